@@ -1,0 +1,1 @@
+"""Continuous-depth transformers: weights generated over time, depth integrated."""

@@ -1,0 +1,260 @@
+"""Every setting, with its default, once: frozen dataclasses and the way into them.
+
+A file in configs/ starts from `default_config()`, a locked ConfigDict with all the
+fields below, and changes some; the command line overrides others; `resolve()` turns
+the result into an immutable `Config`. Functions take only the section they need.
+"""
+
+import dataclasses
+import difflib
+import typing
+
+from ml_collections import ConfigDict
+
+from diffeq_former.errors import UserError
+from diffeq_former.ode.solvers import is_splitting
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """What is computed. Zero means "derived", see the property of the same idea."""
+
+    block: str = "gpt"  # the vector field's terms: gpt | llama
+    weights: str = "hypernetwork"  # hypernetwork | layer_table | shared
+    solver: str = "euler"  # euler | lie_trotter | strang | midpoint | heun | rk4
+    num_layers: int = 12  # steps of the solver over the depth interval
+    d_model: int = 768
+    num_heads: int = 12
+    num_kv_heads: int = 0  # 0: num_heads; fewer: grouped-query attention (llama)
+    d_ff: int = 0  # width of the feed-forward; 0: 4 * d_model
+    vocab_size: int = 50257
+    max_len: int = 1024  # longest sequence, in tokens
+    horizon: float = 0.0  # length of the depth interval; 0: see `interval`
+    # The hypernetwork (paper, eq. 6 and appendices A and D.2).
+    time_embed_dim: int = 96  # E: width of u(t), rank of the weights' motion in depth
+    num_frequencies: int = 128  # S: sinusoids; features(t) has 2S + 1 entries
+    time_scale: float = 1000.0  # the fastest sinusoid is sin(time_scale * t)
+    time_mlp: str = (
+        "per_weight"  # per_weight | shared: one MLP a weight, or one for all
+    )
+    initialization: str = "unit"  # unit: u(t) has length 1 | authors: as released
+    generate_weights: str = (
+        "tabulated"  # tabulated: once a step | per_step: in the scan
+    )
+    # Numerics.
+    dtype: str = "bfloat16"  # of activations and tables; parameters are float32
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+    chain_norms: bool = False  # llama as released, see models/llama.py
+    # Regularisation and memory.
+    dropout: float = 0.0  # on the embeddings and on each term of the field
+    attention_dropout: float = 0.0  # on the attention probabilities
+    remat: str = "none"  # a name in models/remat.py: none | full | dots | save_...
+    document_masking: bool = False  # no attention across end-of-text tokens
+    end_of_text: int = -1  # its token id; filled in from the dataset
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def ff_dim(self) -> int:
+        return self.d_ff or 4 * self.d_model
+
+    @property
+    def interval(self) -> float:
+        """The depth interval: [0, 1] as in the paper, or one unit a layer.
+
+        A table of layers and the splittings are discrete transformers, whose
+        steps have length 1; discretising at other depths keeps the interval.
+        """
+        discrete = self.weights == "layer_table" or is_splitting(self.solver)
+        return self.horizon or (float(self.num_layers) if discrete else 1.0)
+
+    @property
+    def step_size(self) -> float:
+        return self.interval / self.num_layers
+
+    def at_depth(self, num_layers: int) -> "ModelConfig":
+        """The same continuous model, integrated in another number of steps."""
+        return dataclasses.replace(self, num_layers=num_layers, horizon=self.interval)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    path: str = ""  # folder that tools/prepare_data.py wrote
+    num_workers: int = 0  # processes that read; 0: in the training process
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW, its schedule, and a learning-rate multiplier for each parameter group."""
+
+    learning_rate: float = 6e-4
+    schedule: str = "cosine"  # constant | linear | cosine | wsd
+    warmup_fraction: float = 0.01  # of the steps, linear from 0
+    decay_fraction: float = 0.2  # of the steps: the last part of wsd
+    final_fraction: float = 0.1  # of learning_rate, where cosine, linear and wsd end
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    decay_mask: str = "matrices"  # matrices | embeddings (as released) | all
+    clip_norm: float = 1.0  # 0: no clipping
+    bank_multiplier: float = 1.0
+    base_multiplier: float = 1.0
+    time_mlp_multiplier: float = 1.0
+    norm_multiplier: float = 1.0
+    embedding_multiplier: float = 1.0
+    head_multiplier: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    num_steps: int = 20000  # optimizer steps
+    batch_size: int = 512  # sequences an optimizer step, over all devices
+    num_micro_batches: int = 1  # gradient accumulation, in table space
+    loss_chunk: int = 256  # positions of each sequence whose logits exist at once
+    z_loss: float = 0.0  # weight of log(Z)^2
+    max_bad_steps: int = 10  # non-finite steps in a row that end the run
+    log_every: int = 10
+    eval_every: int = 1000
+    checkpoint_every: int = 1000
+    keep_latest: int = 2
+    keep_best: int = 1  # by validation loss
+    sample_every: int = 0  # steps between generated samples; 0: none
+    sample_prompt: str = "The "
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    seed: int = 0
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+def default_config() -> ConfigDict:
+    """All fields with their defaults, locked: unknown keys are refused."""
+    return to_config_dict(Config())
+
+
+def to_config_dict(config: Config) -> ConfigDict:
+    return ConfigDict(dataclasses.asdict(config)).lock()
+
+
+def resolve(config: ConfigDict | dict) -> Config:
+    """Checks and freezes a configuration.
+
+    Raises:
+      UserError: for an unknown key (with the nearest known one), a value of the
+        wrong type, or a combination that makes no sense (with the reason).
+    """
+    values = config.to_dict() if isinstance(config, ConfigDict) else config
+    resolved = _build(Config, values, "config")
+    validate(resolved)
+    return resolved
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Lines `section.field: old -> new`, for the fields that differ."""
+    before, after = _flatten(old), _flatten(new)
+    return [
+        f"{k}: {before[k]!r} -> {after[k]!r}" for k in after if before[k] != after[k]
+    ]
+
+
+def validate(config: Config) -> None:
+    """Raises UserError with the reason if the settings do not fit together."""
+    from diffeq_former.models.validate import validate_model
+
+    validate_model(config.model)
+    _validate_optimizer(config.optimizer)
+    _validate_training(config.training)
+
+
+def _validate_optimizer(c: OptimizerConfig) -> None:
+    require(c.learning_rate > 0, "optimizer.learning_rate", "above 0", c.learning_rate)
+    for name in ("warmup_fraction", "decay_fraction", "final_fraction"):
+        value = getattr(c, name)
+        require(0 <= value <= 1, f"optimizer.{name}", "in [0, 1]", value)
+    for name in ("b1", "b2"):
+        value = getattr(c, name)
+        require(0 <= value < 1, f"optimizer.{name}", "in [0, 1)", value)
+    for name in ("eps", "weight_decay", "clip_norm"):
+        value = getattr(c, name)
+        require(value >= 0, f"optimizer.{name}", "0 or more", value)
+    require_member("optimizer.schedule", c.schedule, SCHEDULES)
+    require_member("optimizer.decay_mask", c.decay_mask, DECAY_MASKS)
+
+
+SCHEDULES = ("constant", "linear", "cosine", "wsd")
+DECAY_MASKS = ("matrices", "embeddings", "all")
+
+
+def _validate_training(c: TrainingConfig) -> None:
+    for name in (
+        "num_steps batch_size num_micro_batches loss_chunk max_bad_steps "
+        "log_every eval_every checkpoint_every keep_latest"
+    ).split():
+        value = getattr(c, name)
+        require(value >= 1, f"training.{name}", "1 or more", value)
+    require(
+        c.batch_size % c.num_micro_batches == 0,
+        "training.num_micro_batches",
+        f"a divisor of training.batch_size ({c.batch_size})",
+        c.num_micro_batches,
+    )
+
+
+def require_member(field: str, value: str, members: typing.Iterable[str]) -> None:
+    require(value in members, field, "one of " + ", ".join(members), value)
+
+
+def require(condition: bool, field: str, expected: str, value: object) -> None:
+    if not condition:
+        raise UserError(f"config.{field}: expected {expected}, got {value!r}")
+
+
+def _build(cls: type, values: dict, path: str):
+    fields = typing.get_type_hints(cls)
+    for key in values:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1, cutoff=0)
+            raise UserError(
+                f"{path}.{key}: no such key; the nearest is {path}.{near[0]}"
+            )
+    made = {}
+    for key, value in values.items():
+        kind, name = fields[key], f"{path}.{key}"
+        made[key] = (
+            _build(kind, value, name)
+            if dataclasses.is_dataclass(kind) and isinstance(value, dict)
+            else _checked(kind, value, name)
+        )
+    return cls(**made)
+
+
+def _checked(kind: type, value: object, name: str):
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(
+            f"{name}: expected {kind.__name__}, got {value!r} ({type(value).__name__})"
+        )
+    return value
+
+
+def _flatten(config: Config) -> dict:
+    flat = {}
+    for name, value in dataclasses.asdict(config).items():
+        nested = isinstance(value, dict)
+        flat |= (
+            {f"{name}.{k}": v for k, v in value.items()} if nested else {name: value}
+        )
+    return flat

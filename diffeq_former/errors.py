@@ -1,0 +1,5 @@
+"""The one exception that means: the user's input is wrong, and this is what to do."""
+
+
+class UserError(ValueError):
+    """Wrong input. The message is one line: what is wrong, what to do instead."""

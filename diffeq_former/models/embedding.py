@@ -1,0 +1,55 @@
+"""Parameters at both ends of depth: embeddings, the last norm, the head.
+
+B batch, L length, D model, V vocabulary.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.parameters import norm_parameters, normal
+from diffeq_former.models.units import Norm
+
+
+class Embedding(nn.Module):
+    """Token embeddings, and learned positions if the block wants them."""
+
+    config: ModelConfig
+    learned_positions: bool
+    train: bool
+
+    def setup(self):
+        c = self.config
+        self.token = normal(
+            self, "token", 0.02, (c.vocab_size, c.d_model), ("vocab", "embed")
+        )
+        if self.learned_positions:
+            shape, axes = (c.max_len, c.d_model), ("position", "embed")
+            self.position = normal(self, "position", 0.02, shape, axes)
+        self.dropout = nn.Dropout(c.dropout, deterministic=not self.train)
+
+    def __call__(self, tokens_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
+        x_BLD = self.token[tokens_BL]
+        if self.learned_positions:
+            x_BLD = x_BLD + self.position[positions_BL]
+        return self.dropout(x_BLD.astype(jnp.dtype(self.config.dtype)))
+
+
+class FinalNorm(nn.Module):
+    unit: Norm
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        return norm_parameters(self, self.unit)
+
+
+class Head(nn.Module):
+    """The matrix [D, V] of an untied head."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self) -> jax.Array:
+        shape = (self.config.d_model, self.config.vocab_size)
+        return normal(self, "kernel", 0.02, shape, ("embed", "vocab"))

@@ -1,0 +1,48 @@
+"""The GPT-2 block: LayerNorm, one fused query-key-value map, GELU, biases.
+
+B batch, L length, D model, N heads, H head, F feed-forward.
+"""
+
+import jax
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.block import Block
+from diffeq_former.models.norms import layer_norm
+from diffeq_former.models.units import Linear, Norm, Units, linear
+
+
+def units(c: ModelConfig) -> Units:
+    D, N, H, F = c.d_model, c.num_heads, c.head_dim, c.ff_dim
+    return {
+        "norm_1": Norm(D, shift=True),
+        "qkv": Linear((D, 3, N, H), ("embed", "qkv", "heads", "head_dim"), bias=True),
+        "attention_out": Linear(
+            (N, H, D), ("heads", "head_dim", "embed"), True, 2, writes_residual=True
+        ),
+        "norm_2": Norm(D, shift=True),
+        "ff_in": Linear((D, F), ("embed", "mlp"), bias=True),
+        "ff_out": Linear((F, D), ("mlp", "embed"), True, writes_residual=True),
+    }
+
+
+def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
+    qkv_BL3NH = linear(weights["qkv"], layer_norm(weights["norm_1"], x_BLD, c.norm_eps))
+    o_BLNH = attend(*(qkv_BL3NH[:, :, i] for i in range(3)))
+    return linear(weights["attention_out"], o_BLNH, 2)
+
+
+def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
+    y_BLD = layer_norm(weights["norm_2"], x_BLD, c.norm_eps)
+    h_BLF = jax.nn.gelu(linear(weights["ff_in"], y_BLD), approximate=True)
+    return linear(weights["ff_out"], h_BLF)
+
+
+GPT = Block(
+    units,
+    attention,
+    feed_forward,
+    final_norm=layer_norm,
+    final_norm_unit=lambda c: Norm(c.d_model, shift=True),
+    learned_positions=True,
+    tied_head=True,
+)

@@ -1,0 +1,108 @@
+"""Weights as functions of depth: W(t) = sum_e u_e(t) F_e + B (paper, eq. 6).
+
+A linear unit has a bank F [E, *kernel], a base B [*kernel] and a bank of biases
+[E, *bias]: b(t) = sum_e u_e(t) f_e. A norm has banks of its scale and shift, both
+zero at first: scale(t) = 1 + sum_e u_e(t) g_e. u(t) comes from one MLP a unit, or
+from one for all of them.
+
+T times, E time embedding.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.parameters import normal
+from diffeq_former.models.residual import base_stddev
+from diffeq_former.models.time_embedding import TimeMLPs, embed_times
+from diffeq_former.models.units import Linear, Norm, Units
+
+
+class Hypernetwork(nn.Module):
+    config: ModelConfig
+    units: Units
+
+    @nn.compact
+    def __call__(self) -> dict:
+        num_mlps = 1 if self.config.time_mlp == "shared" else len(self.units)
+        parameters = {
+            name: (_Norm if isinstance(unit, Norm) else _Linear)(
+                self.config, unit, name=name
+            )()
+            for name, unit in self.units.items()
+        }
+        return parameters | {
+            "time_mlp": TimeMLPs(self.config, num_mlps, name="time_mlp")()
+        }
+
+    @staticmethod
+    def tabulate(c: ModelConfig, units: Units, parameters, times_T: jax.Array) -> dict:
+        u_MTE = embed_times(c, parameters["time_mlp"], times_T)
+        return {
+            name: (_generate_norm if isinstance(unit, Norm) else _generate_linear)(
+                c, parameters[name], u_MTE[m % u_MTE.shape[0]]
+            )
+            for m, (name, unit) in enumerate(units.items())
+        }
+
+
+class _Linear(nn.Module):
+    config: ModelConfig
+    unit: Linear
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        c, unit, E = self.config, self.unit, self.config.time_embed_dim
+        bank_axes = ("time_embed", *unit.axes)
+        parameters = {
+            "bank": normal(self, "bank", 0.02, (E, *unit.kernel), bank_axes),
+            "base": normal(self, "base", base_stddev(c, unit), unit.kernel, unit.axes),
+        }
+        if unit.bias:
+            stddev = 0.02 if c.initialization == "authors" else 0.0
+            axes = ("time_embed", *unit.bias_axes)
+            parameters["bias_bank"] = normal(
+                self, "bias_bank", stddev, (E, *unit.bias_shape), axes
+            )
+        return parameters
+
+
+class _Norm(nn.Module):
+    config: ModelConfig
+    unit: Norm
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        shape, axes = (
+            (self.config.time_embed_dim, self.unit.size),
+            ("time_embed", "embed"),
+        )
+        names = ["scale_bank"] + ["shift_bank"] * self.unit.shift
+        return {name: normal(self, name, 0.0, shape, axes) for name in names}
+
+
+def _generate_linear(c: ModelConfig, parameters, u_TE: jax.Array) -> dict:
+    dtype = jnp.dtype(c.dtype)
+    base = parameters["base"][None]
+    weights = {
+        "kernel": (_combine(u_TE, parameters["bank"], dtype) + base).astype(dtype)
+    }
+    if "bias_bank" in parameters:
+        bias = _combine(u_TE, parameters["bias_bank"], dtype)
+        weights["bias"] = bias.astype(dtype)
+    return weights
+
+
+def _generate_norm(c: ModelConfig, parameters, u_TE: jax.Array) -> dict:
+    weights = {"scale": 1.0 + _combine(u_TE, parameters["scale_bank"], jnp.float32)}
+    if "shift_bank" in parameters:
+        weights["shift"] = _combine(u_TE, parameters["shift_bank"], jnp.float32)
+    return weights
+
+
+def _combine(u_TE: jax.Array, bank: jax.Array, dtype) -> jax.Array:
+    """sum_e u_e F_e at every time, factors rounded to `dtype`, summed in float32."""
+    return jnp.tensordot(
+        u_TE.astype(dtype), bank.astype(dtype), 1, preferred_element_type=jnp.float32
+    )

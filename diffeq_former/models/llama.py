@@ -1,0 +1,67 @@
+"""The Llama block: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+With `chain_norms` it is the paper's released block: the feed-forward sees
+norm_2(norm_1(x)), and the norms have a shift and an epsilon of 1e-6.
+
+B batch, L length, D model, N heads, K key-value heads, H head, F feed-forward.
+"""
+
+import jax
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.block import Block
+from diffeq_former.models.norms import rms_norm
+from diffeq_former.models.positions import rotate
+from diffeq_former.models.units import Linear, Norm, Units, linear
+
+_RELEASED_EPS = 1e-6
+
+
+def units(c: ModelConfig) -> Units:
+    D, N, K, H, F = c.d_model, c.num_heads, c.kv_heads, c.head_dim, c.ff_dim
+    norm = Norm(D, shift=c.chain_norms)
+    key_value = Linear((D, K, H), ("embed", "kv_heads", "head_dim"), bias=False)
+    return {
+        "norm_1": norm,
+        "query": Linear((D, N, H), ("embed", "heads", "head_dim"), bias=False),
+        "key": key_value,
+        "value": key_value,
+        "attention_out": Linear(
+            (N, H, D), ("heads", "head_dim", "embed"), False, 2, writes_residual=True
+        ),
+        "norm_2": norm,
+        "gate": Linear((D, F), ("embed", "mlp"), bias=False),
+        "up": Linear((D, F), ("embed", "mlp"), bias=False),
+        "down": Linear((F, D), ("mlp", "embed"), False, writes_residual=True),
+    }
+
+
+def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
+    y_BLD = _norm(c, weights["norm_1"], x_BLD)
+    q_BLNH = rotate(linear(weights["query"], y_BLD), positions_BL, c.rope_base)
+    k_BLKH = rotate(linear(weights["key"], y_BLD), positions_BL, c.rope_base)
+    o_BLNH = attend(q_BLNH, k_BLKH, linear(weights["value"], y_BLD))
+    return linear(weights["attention_out"], o_BLNH, 2)
+
+
+def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
+    if c.chain_norms:
+        x_BLD = _norm(c, weights["norm_1"], x_BLD)
+    y_BLD = _norm(c, weights["norm_2"], x_BLD)
+    gate_BLF = jax.nn.silu(linear(weights["gate"], y_BLD))
+    return linear(weights["down"], gate_BLF * linear(weights["up"], y_BLD))
+
+
+def _norm(c: ModelConfig, weights, x_BLD) -> jax.Array:
+    return rms_norm(weights, x_BLD, _RELEASED_EPS if c.chain_norms else c.norm_eps)
+
+
+LLAMA = Block(
+    units,
+    attention,
+    feed_forward,
+    final_norm=rms_norm,
+    final_norm_unit=lambda c: Norm(c.d_model, shift=False),
+    learned_positions=False,
+    tied_head=False,
+)

@@ -1,0 +1,35 @@
+"""Creates parameters: float32, with logical axes for sharding."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.models.units import Norm
+
+Axes = tuple[str | None, ...]
+
+
+def normal(
+    module: nn.Module, name: str, stddev: float, shape: tuple[int, ...], axes: Axes
+) -> jax.Array:
+    """A parameter of `module` from N(0, stddev^2); zeros if stddev is 0."""
+    init = nn.initializers.normal(stddev) if stddev else nn.initializers.zeros_init()
+    return _param(module, name, init, shape, axes)
+
+
+def norm_parameters(
+    module: nn.Module, unit: Norm, leading: tuple[int, ...] = (), axes: Axes = ()
+) -> dict[str, jax.Array]:
+    """A norm's scale (ones) and perhaps its shift (zeros), with leading axes."""
+    shape, axes = (*leading, unit.size), (*axes, "embed")
+    stored = {
+        "scale": _param(module, "scale", nn.initializers.ones_init(), shape, axes)
+    }
+    if unit.shift:
+        stored["shift"] = normal(module, "shift", 0.0, shape, axes)
+    return stored
+
+
+def _param(module: nn.Module, name: str, init, shape, axes: Axes) -> jax.Array:
+    boxed = nn.with_logical_partitioning(init, axes)
+    return module.param(name, boxed, shape, jnp.float32)

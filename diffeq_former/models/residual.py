@@ -1,0 +1,19 @@
+"""How large a stored kernel starts."""
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.units import Linear
+
+STDDEV = 0.02
+
+
+def base_stddev(c: ModelConfig, unit: Linear) -> float:
+    """0.02; for what writes to the residual stream in steps of length 1, GPT-2's rule.
+
+    GPT-2 (Radford et al. 2019) divides by sqrt(2L) there, so that the sum of L layers
+    of two terms keeps its size. In shorter steps the step does that. The authors'
+    initialisation of the hypernetwork does not.
+    """
+    authors = c.weights == "hypernetwork" and c.initialization == "authors"
+    if unit.writes_residual and c.step_size == 1.0 and not authors:
+        return STDDEV / (2 * c.num_layers) ** 0.5
+    return STDDEV

@@ -1,0 +1,70 @@
+"""One step of the solver through a block: what the scan over depth repeats.
+
+B batch, L length, D model, S stage times of a step.
+"""
+
+import flax.linen as nn
+import jax
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.attention import Attend
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.remat import (
+    ATTENTION_OUTPUT,
+    FEED_FORWARD_OUTPUT,
+    GENERATED_WEIGHTS,
+    named,
+)
+from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode.solvers import SOLVERS
+
+
+class Step(nn.Module):
+    """x(t) -> x(t + h).
+
+    Called with the state, what belongs to this step (its weights with a leading axis
+    S; its times, if weights are generated per step), and what all steps share.
+    """
+
+    config: ModelConfig
+    train: bool
+    cached: bool
+
+    @nn.compact
+    def __call__(self, x_BLD: jax.Array, per_step, context):
+        parameters, positions_BL, segments_BL = context
+        c, block = self.config, BLOCKS[self.config.block]
+        weights_S = self._weights(per_step, parameters)
+
+        def dropped(dx_BLD):
+            return nn.Dropout(c.dropout, deterministic=not self.train)(dx_BLD)
+
+        def attention(node: int, x_BLD):
+            def attend(q_BLNH, k_BLKH, v_BLKH):
+                o_BLNH = Attend(c, self.train, self.cached)(
+                    q_BLNH, k_BLKH, v_BLKH, positions_BL, segments_BL
+                )
+                return named(ATTENTION_OUTPUT, o_BLNH)
+
+            weights = _at(node, weights_S)
+            return dropped(block.attention(c, weights, x_BLD, positions_BL, attend))
+
+        def feed_forward(node: int, x_BLD):
+            dx_BLD = block.feed_forward(c, _at(node, weights_S), x_BLD)
+            return dropped(named(FEED_FORWARD_OUTPUT, dx_BLD))
+
+        x_BLD = SOLVERS[c.solver].step((attention, feed_forward), x_BLD, c.step_size)
+        self.sow("intermediates", "state", x_BLD)
+        return x_BLD, None
+
+    def _weights(self, per_step, parameters) -> dict:
+        c = self.config
+        if c.generate_weights == "tabulated":
+            return per_step
+        units = BLOCKS[c.block].units(c)
+        generated = SOURCES[c.weights].tabulate(c, units, parameters, per_step)
+        return named(GENERATED_WEIGHTS, generated)
+
+
+def _at(node: int, weights_S: dict) -> dict:
+    return jax.tree.map(lambda w: w[node], weights_S)

@@ -1,0 +1,65 @@
+"""From a time to the coefficients u(t) of the weights (paper, eq. 6, appendix A).
+
+T times, S frequencies, E time embedding, M time MLPs.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.parameters import normal
+
+_einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+def features(times_T: jax.Array, num_frequencies: int, time_scale: float) -> jax.Array:
+    """[t, sin(time_scale t w), cos(time_scale t w)], w_k = 10000^(-k/S): [T, 2S + 1].
+
+    Always float32: in bfloat16 the fast sinusoids would be noise.
+    """
+    t_T = times_T.astype(jnp.float32)
+    w_S = 10000.0 ** (-jnp.arange(num_frequencies, dtype=jnp.float32) / num_frequencies)
+    angles_TS = time_scale * t_T[:, None] * w_S[None, :]
+    return jnp.concatenate(
+        [t_T[:, None], jnp.sin(angles_TS), jnp.cos(angles_TS)], axis=1
+    )
+
+
+class TimeMLPs(nn.Module):
+    """The parameters of M two-layer MLPs of width E, stacked."""
+
+    config: ModelConfig
+    num_mlps: int
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        c, M, E = self.config, self.num_mlps, self.config.time_embed_dim
+        width = 2 * c.num_frequencies + 1
+        second = 0.02 if c.initialization == "authors" else E**-0.5
+        shapes = {
+            "kernel_1": (0.02, (M, width, E)),
+            "bias_1": (0.0, (M, E)),
+            "kernel_2": (second, (M, E, E)),
+            "bias_2": (0.0, (M, E)),
+        }
+        return {
+            name: normal(self, name, stddev, shape, (None,) * len(shape))
+            for name, (stddev, shape) in shapes.items()
+        }
+
+
+def embed_times(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:
+    """u_m(t) of every MLP m at every time: [M, T, E], float32.
+
+    With the `unit` initialisation u(t) is divided by its length.
+    """
+    phi_TF = features(times_T, c.num_frequencies, c.time_scale)
+    h_MTE = _einsum("tf,mfe->mte", phi_TF, mlps["kernel_1"]) + mlps["bias_1"][:, None]
+    h_MTE = jax.nn.silu(h_MTE)
+    u_MTE = _einsum("mte,mef->mtf", h_MTE, mlps["kernel_2"]) + mlps["bias_2"][:, None]
+    if c.initialization == "unit":
+        u_MTE = u_MTE * jax.lax.rsqrt(jnp.square(u_MTE).sum(-1, keepdims=True) + 1e-12)
+    return u_MTE

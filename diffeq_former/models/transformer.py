@@ -1,0 +1,103 @@
+"""The model: embed, integrate dx/dt = f(x, W(t)) over depth, normalise, project.
+
+B batch, L length, D model, V vocabulary, T grid steps, S stage times of a step.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.embedding import Embedding, FinalNorm, Head
+from diffeq_former.models.remat import POLICIES
+from diffeq_former.models.step import Step
+from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode.grid import stage_times
+from diffeq_former.ode.integrate import scan_over_grid
+from diffeq_former.ode.solvers import SOLVERS
+
+
+class Transformer(nn.Module):
+    """A decoder language model of continuous depth.
+
+    `train` draws dropout from the rng "dropout". `cached` reads and writes the
+    collection "cache" (pass `mutable=["cache"]`), and `positions_BL` says where the
+    given tokens stand. The state after each step is sown as `depth/state` into
+    "intermediates".
+    """
+
+    config: ModelConfig
+    train: bool = False
+    cached: bool = False
+
+    def setup(self):
+        c = self.config
+        self.block = BLOCKS[c.block]
+        self.weights = SOURCES[c.weights](c, self.block.units(c))
+        self.embedding = Embedding(c, self.block.learned_positions, self.train)
+        self.final_norm = FinalNorm(self.block.final_norm_unit(c))
+        if not self.block.tied_head:
+            self.head = Head(c)
+        step = scan_over_grid(
+            Step, c.num_layers, POLICIES[c.remat], remat=c.remat != "none"
+        )
+        self.depth = step(c, self.train, self.cached)
+
+    def __call__(self, tokens_BL: jax.Array, **options) -> jax.Array:
+        """Logits [B, L, V], float32; options as for `hidden`."""
+        return self.logits(self.hidden(tokens_BL, **options))
+
+    def hidden(
+        self,
+        tokens_BL: jax.Array,
+        *,
+        table: dict | None = None,
+        positions_BL: jax.Array | None = None,
+    ) -> jax.Array:
+        """The normalised state at the end of depth, [B, L, D].
+
+        Args:
+          tokens_BL: token ids.
+          table: what `tabulate` returned for the same parameters; None: made here.
+          positions_BL: where the tokens stand in their sequences; None: 0, 1, ...
+        """
+        c, B, L = self.config, *tokens_BL.shape
+        if positions_BL is None:
+            positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
+        segments_BL = None
+        if c.document_masking and not self.cached:  # what is cached is one document
+            segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
+        parameters = self.weights()
+        if c.generate_weights == "per_step":
+            per_step = stage_times(c.num_layers, SOLVERS[c.solver].nodes)
+        else:
+            per_step = self._tabulate(parameters) if table is None else table
+            parameters = None
+        x_BLD = self.embedding(tokens_BL, positions_BL)
+        x_BLD, _ = self.depth(x_BLD, per_step, (parameters, positions_BL, segments_BL))
+        return self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
+
+    def logits(self, x_BLD: jax.Array) -> jax.Array:
+        return jnp.einsum(
+            "bld,dv->blv",
+            x_BLD,
+            self.unembedding().astype(x_BLD.dtype),
+            preferred_element_type=jnp.float32,
+        )
+
+    def unembedding(self) -> jax.Array:
+        """The matrix [D, V], float32, from states to logits."""
+        return self.embedding.token.T if self.block.tied_head else self.head()
+
+    def tabulate(self) -> dict:
+        """The weights of all steps: units with leading axes [T, S]."""
+        return self._tabulate(self.weights())
+
+    def _tabulate(self, parameters) -> dict:
+        c = self.config
+        times_TS = stage_times(c.num_layers, SOLVERS[c.solver].nodes)
+        table = SOURCES[c.weights].tabulate(
+            c, self.block.units(c), parameters, times_TS.reshape(-1)
+        )
+        return jax.tree.map(lambda w: w.reshape(times_TS.shape + w.shape[1:]), table)

@@ -1,0 +1,50 @@
+"""What a block is made of: linear maps and norms, described before they have weights.
+
+A block lists its units by name; a weight source turns each unit into parameters and
+generates its arrays; the block's functions use those arrays.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """A linear map whose kernel has shape [inputs..., outputs...]."""
+
+    kernel: tuple[int, ...]
+    axes: tuple[str, ...]  # logical axis names of the kernel, for sharding
+    bias: bool
+    num_inputs: int = 1  # leading axes of the kernel that the input is contracted with
+    writes_residual: bool = False  # its output is added to the residual stream
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        return self.kernel[self.num_inputs :]
+
+    @property
+    def bias_axes(self) -> tuple[str, ...]:
+        return self.axes[self.num_inputs :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """A normalisation with a scale and perhaps a shift, each [size]."""
+
+    size: int
+    shift: bool
+
+
+Unit = Linear | Norm
+Units = dict[str, Unit]
+
+
+def linear(weights: dict[str, jax.Array], x: jax.Array, num_inputs: int = 1):
+    """Contracts the last `num_inputs` axes of x with the kernel; adds the bias."""
+    y = jnp.tensordot(x, weights["kernel"], num_inputs)
+    if "bias" in weights:
+        bias = weights["bias"]
+        y = y + jnp.expand_dims(bias, tuple(range(y.ndim - bias.ndim)))
+    return y

@@ -1,0 +1,80 @@
+"""Which model settings fit together, and why others do not."""
+
+from diffeq_former.config import ModelConfig, require, require_member
+from diffeq_former.errors import UserError
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
+from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode.solvers import SOLVERS
+
+_MEMBERS = {
+    "block": BLOCKS,
+    "weights": SOURCES,
+    "solver": SOLVERS,
+    "remat": POLICIES,
+    "time_mlp": ("per_weight", "shared"),
+    "initialization": ("unit", "authors"),
+    "generate_weights": ("tabulated", "per_step"),
+    "dtype": ("bfloat16", "float32"),
+}
+
+
+def validate_model(c: ModelConfig) -> None:
+    """Raises UserError that names the field, what was expected and why."""
+    for field, members in _MEMBERS.items():
+        require_member(f"model.{field}", getattr(c, field), members)
+    for field in (
+        "num_layers d_model num_heads vocab_size max_len time_embed_dim num_frequencies"
+    ).split():
+        value = getattr(c, field)
+        require(value >= 1, f"model.{field}", "1 or more", value)
+    for field in ("num_kv_heads", "d_ff", "horizon"):
+        value = getattr(c, field)
+        require(value >= 0, f"model.{field}", "0 (derived) or more", value)
+    for field in ("dropout", "attention_dropout"):
+        value = getattr(c, field)
+        require(0 <= value < 1, f"model.{field}", "in [0, 1)", value)
+    _validate_heads(c)
+    _validate_combination(c)
+
+
+def _validate_heads(c: ModelConfig) -> None:
+    divisor = f"a divisor of model.d_model ({c.d_model})"
+    require(c.d_model % c.num_heads == 0, "model.num_heads", divisor, c.num_heads)
+    divisor = f"a divisor of model.num_heads ({c.num_heads})"
+    require(c.num_heads % c.kv_heads == 0, "model.num_kv_heads", divisor, c.kv_heads)
+    if c.block == "llama" and c.head_dim % 2:
+        raise UserError(
+            f"config.model.num_heads: rotary positions need an even head size, "
+            f"got d_model / num_heads = {c.head_dim}; choose another num_heads"
+        )
+    if c.block == "gpt" and c.kv_heads != c.num_heads:
+        raise UserError(
+            "config.model.num_kv_heads: the gpt block has one fused query-key-value "
+            "map with equal heads; set it to 0, or block to llama"
+        )
+
+
+def _validate_combination(c: ModelConfig) -> None:
+    if c.weights == "layer_table":
+        if len(SOLVERS[c.solver].nodes) > 1:
+            raise UserError(
+                f"config.model.solver: {c.solver} evaluates the field between the grid "
+                "points, where a layer_table has no weights; use euler, lie_trotter or "
+                "strang, or another model.weights"
+            )
+        if c.generate_weights == "per_step":
+            raise UserError(
+                "config.model.generate_weights: a layer_table stores its weights, there "
+                "is nothing to generate per_step; use tabulated"
+            )
+    if c.chain_norms and c.block != "llama":
+        raise UserError(
+            "config.model.chain_norms: it is a trait of the released llama block; set it "
+            "to False, or block to llama"
+        )
+    if c.remat in SAVE_WEIGHTS and c.generate_weights != "per_step":
+        raise UserError(
+            f"config.model.remat: {c.remat} saves weights that a step generates; set "
+            "model.generate_weights to per_step, or another remat"
+        )

@@ -1,0 +1,107 @@
+"""Where the weights at time t come from: three sources behind one interface.
+
+A source is a linen module that creates its parameters when called, and a pure
+function `tabulate(config, units, parameters, times_T)` from times to the block's
+weights, a dict of units with a leading axis T. Kernels and biases come in the compute
+dtype, norms in float32.
+"""
+
+from typing import Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.hypernetwork import Hypernetwork
+from diffeq_former.models.parameters import norm_parameters, normal
+from diffeq_former.models.residual import base_stddev
+from diffeq_former.models.units import Norm, Unit, Units
+
+
+class WeightSource(Protocol):
+    def __init__(self, config: ModelConfig, units: Units, name: str): ...
+
+    def __call__(self) -> dict: ...
+
+    @staticmethod
+    def tabulate(c: ModelConfig, units: Units, parameters, times_T) -> dict: ...
+
+
+class LayerTable(nn.Module):
+    """A plain transformer: weights of their own for each of the grid's steps."""
+
+    config: ModelConfig
+    units: Units
+
+    @nn.compact
+    def __call__(self) -> dict:
+        c = self.config
+        return {
+            name: _Stored(c, unit, (c.num_layers,), name=name)()
+            for name, unit in self.units.items()
+        }
+
+    @staticmethod
+    def tabulate(c: ModelConfig, units: Units, parameters, times_T: jax.Array) -> dict:
+        assert times_T.shape == (c.num_layers,), "weights exist at the layers only"
+        return _cast(c, parameters)
+
+
+class Shared(nn.Module):
+    """One set of weights for all times."""
+
+    config: ModelConfig
+    units: Units
+
+    @nn.compact
+    def __call__(self) -> dict:
+        return {
+            name: _Stored(self.config, unit, (), name=name)()
+            for name, unit in self.units.items()
+        }
+
+    @staticmethod
+    def tabulate(c: ModelConfig, units: Units, parameters, times_T: jax.Array) -> dict:
+        return jax.tree.map(
+            lambda w: jnp.broadcast_to(w[None], times_T.shape + w.shape),
+            _cast(c, parameters),
+        )
+
+
+SOURCES: dict[str, type[WeightSource]] = {
+    "hypernetwork": Hypernetwork,
+    "layer_table": LayerTable,
+    "shared": Shared,
+}
+
+
+class _Stored(nn.Module):
+    """One unit's weights as parameters, with `leading` axes of layers."""
+
+    config: ModelConfig
+    unit: Unit
+    leading: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        unit, leading, layers = self.unit, self.leading, ("layers",) * len(self.leading)
+        if isinstance(unit, Norm):
+            return norm_parameters(self, unit, leading, layers)
+        stddev = base_stddev(self.config, unit)
+        kernel, bias = leading + unit.kernel, leading + unit.bias_shape
+        stored = {"kernel": normal(self, "kernel", stddev, kernel, layers + unit.axes)}
+        if unit.bias:
+            stored["bias"] = normal(self, "bias", 0.0, bias, layers + unit.bias_axes)
+        return stored
+
+
+def _cast(c: ModelConfig, parameters) -> dict:
+    dtype = jnp.dtype(c.dtype)
+    return {
+        name: {
+            key: value.astype(dtype) if key in ("kernel", "bias") else value
+            for key, value in unit.items()
+        }
+        for name, unit in parameters.items()
+    }

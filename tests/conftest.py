@@ -1,0 +1,14 @@
+"""Strict numerics for every test, and eight virtual CPU devices."""
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
