@@ -1,0 +1,1 @@
+"""Text to batches: sources, tokenizers, prepared datasets, the pipeline. No JAX."""

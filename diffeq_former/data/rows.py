@@ -1,0 +1,151 @@
+"""Rows of a split on disk: how a token stream is cut, written and read again.
+
+Row i holds tokens [i L, i L + L] of the stream, L the sequence length: L inputs and
+their L targets. Neighbours share one token, so every token of the stream but the first
+is a target exactly once. The last row may be shorter. L: length.
+"""
+
+import bisect
+import itertools
+import threading
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+NOTHING = -1  # where a short row has no token
+SHARD_BYTES = 64 * 2**20
+
+# Rows are read one by one, at random: no grouping, no read-ahead, no threads (with
+# threads a read of one record costs time in proportion to the file's records).
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+
+
+class Shard(NamedTuple):
+    name: str
+    rows: int
+    bytes: int
+    first_row_crc32: int
+
+
+class RowWriter:
+    """Cuts a stream of tokens into rows, and rows into ArrayRecord shards."""
+
+    def __init__(self, directory: Path, split: str, seq_len: int, dtype: str):
+        self._directory = directory
+        self._split = split
+        self._seq_len = seq_len
+        self._dtype = dtype
+        self._rows_per_shard = max(
+            1, SHARD_BYTES // ((seq_len + 1) * np.dtype(dtype).itemsize)
+        )
+        self._rest = np.empty(0, dtype)
+        self._shard = None
+        self._shards: list[tuple[Path, int, int]] = []
+        self._rows = self._crc = 0
+
+    def add(self, tokens: np.ndarray) -> None:
+        self._rest = np.concatenate([self._rest, tokens.astype(self._dtype)])
+        length = self._seq_len
+        num_rows = max(0, (len(self._rest) - 1) // length)
+        for start in range(0, num_rows * length, length):
+            self._write(self._rest[start : start + length + 1])
+        self._rest = self._rest[num_rows * length :]
+
+    def close(self) -> tuple[Shard, ...]:
+        """Writes what is left and names the shards `SPLIT-00000-of-00003`."""
+        if len(self._rest) > 1:
+            self._write(self._rest)
+        self._close_shard()
+        count = len(self._shards)
+        return tuple(
+            self._named(index, count, *shard)
+            for index, shard in enumerate(self._shards)
+        )
+
+    def _named(self, index: int, count: int, path: Path, rows: int, crc: int) -> Shard:
+        name = f"{self._split}-{index:05}-of-{count:05}.array_record"
+        path = path.rename(self._directory / name)
+        return Shard(name, rows, path.stat().st_size, crc)
+
+    def _write(self, row: np.ndarray) -> None:
+        record = row.tobytes()
+        if self._shard is None:
+            self._open_shard(record)
+        self._shard.write(record)
+        self._rows += 1
+        if self._rows == self._rows_per_shard:
+            self._close_shard()
+
+    def _open_shard(self, first_record: bytes) -> None:
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        self._path = self._directory / f"{self._split}-{len(self._shards):05}"
+        self._shard = ArrayRecordWriter(str(self._path), _WRITER_OPTIONS)
+        self._rows, self._crc = 0, zlib.crc32(first_record)
+
+    def _close_shard(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
+            self._shards.append((self._path, self._rows, self._crc))
+            self._shard = None
+
+
+class Rows(Sequence):
+    """The rows of a split by number: int32 [L + 1], `NOTHING` past a short row's end.
+
+    Opens a shard when a row of it is first read; travels to worker processes.
+    """
+
+    def __init__(self, paths: Sequence[Path], counts: Sequence[int], seq_len, dtype):
+        self._paths = [str(path) for path in paths]
+        self._starts = [0, *itertools.accumulate(counts)]
+        self._seq_len = seq_len
+        self._dtype = dtype
+        self._open()
+
+    def _open(self) -> None:
+        self._readers = [None] * len(self._paths)
+        self._lock = threading.Lock()  # a reader has a position
+
+    def __getstate__(self):
+        return {
+            k: v for k, v in self.__dict__.items() if k not in ("_readers", "_lock")
+        }
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        index = range(len(self))[index]
+        shard = bisect.bisect_right(self._starts, index) - 1
+        row = np.frombuffer(self._read(shard, index - self._starts[shard]), self._dtype)
+        if len(row) == self._seq_len + 1:
+            return row.astype(np.int32)
+        missing = self._seq_len + 1 - len(row)
+        return np.pad(row.astype(np.int32), (0, missing), constant_values=NOTHING)
+
+    def _read(self, shard: int, position: int) -> bytes:
+        with self._lock:
+            if self._readers[shard] is None:
+                self._readers[shard] = open_shard(self._paths[shard])
+            self._readers[shard].seek(position)
+            return self._readers[shard].read()
+
+
+def open_shard(path: str):
+    """Opens an ArrayRecord file for random reads. Raises RuntimeError if it is none."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader = ArrayRecordReader(
+        path, options=_READER_OPTIONS, file_reader_buffer_size=32768
+    )
+    reader.num_records()
+    return reader

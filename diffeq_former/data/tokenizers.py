@@ -1,0 +1,173 @@
+"""Text to token ids and back: bytes, SentencePiece models, Hugging Face tokenizers.
+
+A tokenizer is known by its model's bytes. `save` and `load_saved` carry it with a
+prepared dataset and with a run.
+"""
+
+import abc
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from diffeq_former.errors import UserError
+
+HF_END_OF_TEXT = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|im_end|>",
+    "[EOS]",
+    "[SEP]",
+)
+
+
+class Tokenizer(abc.ABC):
+    """Ids below `vocab_size`; `eot`, the end-of-text id, opens each document."""
+
+    FILE: ClassVar[str]  # the name of the saved model
+    model: bytes
+    vocab_size: int
+    eot: int
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of the text, without special tokens."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of any ids below `vocab_size`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model's bytes."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes the model into the directory, for `load_saved`."""
+        path = Path(directory, self.FILE)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(path.name + ".partial")
+        aside.write_bytes(self.model)
+        aside.replace(path)
+
+
+class ByteTokenizer(Tokenizer):
+    FILE = "byte.txt"
+    vocab_size = 257
+    eot = 256
+
+    def __init__(self, model: bytes = b"byte"):
+        if model != b"byte":
+            raise UserError(f"{self.FILE} is damaged: expected the word byte")
+        self.model = model
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8", "replace"))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
+
+
+class SentencePieceTokenizer(Tokenizer):
+    FILE = "sentencepiece.model"
+
+    def __init__(self, model: bytes):
+        from sentencepiece import SentencePieceProcessor
+
+        self.model = model
+        try:
+            self._processor = SentencePieceProcessor(model_proto=model)
+        except (RuntimeError, ValueError) as error:
+            raise UserError("not a SentencePiece model") from error
+        self.vocab_size = self._processor.vocab_size()
+        self.eot = self._processor.eos_id()
+        if self.eot < 0:
+            raise UserError("this SentencePiece model has no end-of-text piece </s>")
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._processor.decode([int(i) for i in ids])
+
+
+class HFTokenizer(Tokenizer):
+    FILE = "tokenizer.json"
+
+    def __init__(self, model: bytes):
+        from tokenizers import Tokenizer as Backend
+
+        self.model = model
+        try:
+            self._backend = Backend.from_buffer(model)
+        except ValueError as error:
+            raise UserError(f"not a tokenizer.json: {error}") from error
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = True  # "</s>" in a text is only text
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values()) + 1
+        known = [vocabulary[name] for name in HF_END_OF_TEXT if name in vocabulary]
+        if not known:
+            wanted = ", ".join(HF_END_OF_TEXT)
+            raise UserError(f"this tokenizer has no end-of-text token ({wanted})")
+        self.eot = known[0]
+
+    def encode(self, text: str) -> list[int]:
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+TOKENIZERS: dict[str, type[Tokenizer]] = {
+    "byte": ByteTokenizer,
+    "sentencepiece": SentencePieceTokenizer,
+    "hf": HFTokenizer,
+}
+
+
+def load(spec: str) -> Tokenizer:
+    """Loads `byte`, `sentencepiece:PATH` or `hf:PATH` (file, folder or hub name)."""
+    kind, _, path = spec.partition(":")
+    if spec == "byte":
+        return ByteTokenizer()
+    if kind not in ("sentencepiece", "hf") or not path:
+        raise UserError(
+            f"tokenizer {spec!r}: expected byte, sentencepiece:PATH or hf:PATH"
+        )
+    try:
+        if kind == "hf" and not os.path.exists(path):
+            return HFTokenizer(_from_hub(path))
+        return TOKENIZERS[kind](_read(Path(path), TOKENIZERS[kind].FILE))
+    except UserError as error:
+        raise UserError(f"tokenizer {spec!r}: {error}") from error
+
+
+def _read(path: Path, name_in_folder: str) -> bytes:
+    try:
+        return (path / name_in_folder if path.is_dir() else path).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _from_hub(name: str) -> bytes:
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        return Backend.from_pretrained(name).to_str().encode()
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"no such file or folder, nor on the hub: {reason}") from error
+
+
+def load_saved(directory: str | os.PathLike) -> Tokenizer:
+    """Loads the tokenizer that `save` wrote into the directory."""
+    for kind in TOKENIZERS.values():
+        path = Path(directory, kind.FILE)
+        if path.is_file():
+            return kind(path.read_bytes())
+    raise UserError(f"{directory} holds no tokenizer: expected one of its files")

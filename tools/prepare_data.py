@@ -1,0 +1,64 @@
+"""Tokenises a source of text once, into the rows that training reads.
+
+tools/prepare_data.py --source=stdlib --tokenizer=byte --seq_len=256 --output=data/std
+
+Sources:
+  text:GLOB                 plain text files
+  jsonl:GLOB                JSON lines, field "text"
+  parquet:GLOB              Parquet files, column "text"
+  tfds:NAME[@SPLIT]         TensorFlow Datasets, or a folder with a prepared one
+  hf:NAME[:CONFIG][@SPLIT]  Hugging Face datasets, or a local folder
+  stdlib                    the standard library of this Python
+Tokenizers: byte, sentencepiece:PATH, hf:PATH (tokenizer.json, its folder, a hub name).
+WikiText-103:
+  --source=hf:Salesforce/wikitext:wikitext-103-raw-v1
+  --validation_source=hf:Salesforce/wikitext:wikitext-103-raw-v1@validation
+OpenWebText:
+  --source=hf:Skylion007/openwebtext
+"""
+
+import json
+
+from absl import flags
+
+from diffeq_former import cli
+
+_SOURCE = flags.DEFINE_string("source", None, "Where the text is.", required=True)
+_TOKENIZER = flags.DEFINE_string("tokenizer", None, "Which tokenizer.", required=True)
+_SEQ_LEN = flags.DEFINE_integer("seq_len", None, "Tokens of a row.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "A new directory.", required=True)
+_VALIDATION_SOURCE = flags.DEFINE_string(
+    "validation_source",
+    None,
+    "Where the held-out text is; else it is held out by hash.",
+)
+_VALIDATION_FRACTION = flags.DEFINE_float(
+    "validation_fraction", 0.0005, "The share of the documents to hold out."
+)
+_NUM_WORKERS = flags.DEFINE_integer(
+    "num_workers", None, "Processes that tokenise; by default one for each core."
+)
+
+
+def main() -> None:
+    from diffeq_former.data.prepare import prepare
+
+    dataset = prepare(
+        _SOURCE.value,
+        _TOKENIZER.value,
+        _SEQ_LEN.value,
+        _OUTPUT.value,
+        validation_source=_VALIDATION_SOURCE.value,
+        validation_fraction=_VALIDATION_FRACTION.value,
+        num_workers=_NUM_WORKERS.value,
+    )
+    for name, split in dataset.splits.items():
+        counts = {field: getattr(split, field) for field in _COUNTS}
+        print(json.dumps({"split": name, **counts}))
+
+
+_COUNTS = ("rows", "tokens", "text_bytes", "documents", "replaced")
+
+
+if __name__ == "__main__":
+    cli.run(main)

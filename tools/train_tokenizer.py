@@ -1,0 +1,46 @@
+"""Trains a SentencePiece byte-pair model on a source of text.
+
+tools/train_tokenizer.py --source=stdlib --vocab_size=4096 --output=data/stdlib.model
+
+Sources are those of tools/prepare_data.py.
+"""
+
+import json
+from pathlib import Path
+
+from absl import flags
+
+from diffeq_former import cli
+from diffeq_former.errors import UserError
+
+_SOURCE = flags.DEFINE_string("source", None, "Where the text is.", required=True)
+_VOCAB_SIZE = flags.DEFINE_integer("vocab_size", None, "Pieces.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "A new file.", required=True)
+
+
+def main() -> None:
+    from diffeq_former.data import sentencepiece_training, sources, tokenizers
+
+    output = Path(_OUTPUT.value)
+    if output.exists():
+        raise UserError(f"output {output} exists: remove it or name another file")
+    documents = sources.documents(_SOURCE.value)
+    model = sentencepiece_training.train(documents, _VOCAB_SIZE.value)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_name(output.name + ".partial")
+    aside.write_bytes(model)
+    aside.replace(output)
+    tokenizer = tokenizers.load(f"sentencepiece:{output}")
+    print(
+        json.dumps(
+            {
+                "output": str(output),
+                "vocab_size": tokenizer.vocab_size,
+                "fingerprint": tokenizer.fingerprint,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)
