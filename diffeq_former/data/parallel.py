@@ -1,18 +1,16 @@
 """Documents to tokens in worker processes: in order, in bounded memory."""
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import multiprocessing
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
 from diffeq_former.data import tokenizers
+from diffeq_former.data.processes import die_with_parent
 from diffeq_former.data.text import clean
 
 TRAIN, VALIDATION = "train", "validation"
@@ -119,14 +117,7 @@ _encoder: Encoder | None = None
 def _start_worker(*arguments) -> None:
     global _encoder
     _encoder = Encoder(*arguments)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    """A killed parent cannot end its workers, and they would wait for ever."""
-    with contextlib.suppress(KeyboardInterrupt):
-        multiprocessing.parent_process().join()
-    os._exit(1)
+    die_with_parent()
 
 
 def _encode_in_worker(chunk: Chunk) -> EncodedChunk:

@@ -61,10 +61,7 @@ def train_batches(
         grain.MapDataset.source(rows).shuffle(seed).repeat(),
         batch_size,
         ShardOptions(shard_index, shard_count),
-        read_options=grain.ReadOptions(
-            num_threads=1, prefetch_buffer_size=BATCHES_AHEAD
-        ),
-        multiprocessing_options=_multiprocessing_options(num_workers),
+        **_reading(num_workers),
     )
     iterator = iter(
         batches.map(functools.partial(_inputs_and_targets, eot=dataset.eot))
@@ -98,8 +95,12 @@ def validation_batches(
 
 
 def _inputs_and_targets(rows_BL1: np.ndarray, eot: int) -> Batch:
-    inputs_BL = np.where(rows_BL1 == NOTHING, eot, rows_BL1)[:, :-1]
-    return {"inputs": inputs_BL, "targets": rows_BL1[:, 1:]}
+    """Splits rows. Copies, as rows from a worker lie in shared memory."""
+    inputs_BL = rows_BL1[:, :-1]
+    return {
+        "inputs": np.where(inputs_BL == NOTHING, np.int32(eot), inputs_BL),
+        "targets": rows_BL1[:, 1:].copy(),
+    }
 
 
 def _check_shares(batch_size: int, shard_count: int) -> None:
@@ -110,14 +111,23 @@ def _check_shares(batch_size: int, shard_count: int) -> None:
         )
 
 
-def _multiprocessing_options(num_workers: int):
+def _reading(num_workers: int) -> dict:
+    """Reads ahead in one thread, or in worker processes.
+
+    Not in both: what a worker's thread has read ahead is shared memory, and is lost
+    when the worker ends.
+    """
     import grain
     from absl import flags
 
     if num_workers == 0:
-        return None
-    if not flags.FLAGS.is_parsed():  # Grain reads its flags when it starts workers
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=BATCHES_AHEAD)
+        return {"read_options": options}
+    if not flags.FLAGS.is_parsed():  # Grain asks its flags when it starts workers
         flags.FLAGS.mark_as_parsed()
-    return grain.MultiprocessingOptions(
-        num_workers, per_worker_buffer_size=BATCHES_AHEAD
-    )
+    return {
+        "read_options": grain.ReadOptions(num_threads=0, prefetch_buffer_size=0),
+        "multiprocessing_options": grain.MultiprocessingOptions(
+            num_workers, per_worker_buffer_size=BATCHES_AHEAD
+        ),
+    }
