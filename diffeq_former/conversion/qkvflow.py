@@ -1,0 +1,131 @@
+"""The parameters of the paper's released code (qkvflow), as ours.
+
+The file is an npz without pickles: `meta`, a JSON string, and one array `param/PATH`
+for each parameter, with its own axis order. Linear weights are [inputs, outputs], norm
+banks are [D, E]; ours have E first.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.errors import UserError
+
+_BLOCK = "transformer/block/"
+_MATRIX = {"bank": "f_W/weight", "base": "f_W/bias"}
+_LINEAR = {"gpt": _MATRIX | {"bias_bank": "f_b"}, "llama": _MATRIX}
+_NORM = {"scale_bank": "f_weight", "shift_bank": "f_bias"}
+_TIME_MLP = {
+    "kernel_1": "lin1/weight",
+    "bias_1": "lin1/bias",
+    "kernel_2": "lin2/weight",
+    "bias_2": "lin2/bias",
+}
+# Our unit -> their module, in the order of the block's units.
+_UNITS = {
+    "gpt": {
+        "norm_1": "attn_ln",
+        "qkv": "attn/c_attn",
+        "attention_out": "attn/c_proj",
+        "norm_2": "mlp_ln",
+        "ff_in": "mlp/c_fc",
+        "ff_out": "mlp/c_proj",
+    },
+    "llama": {
+        "norm_1": "input_layernorm",
+        "query": "self_attn/q_proj",
+        "key": "self_attn/k_proj",
+        "value": "self_attn/v_proj",
+        "attention_out": "self_attn/o_proj",
+        "norm_2": "post_attention_layernorm",
+        "gate": "mlp/gate_proj",
+        "up": "mlp/up_proj",
+        "down": "mlp/down_proj",
+    },
+}
+_ENDS = {
+    "gpt": {
+        ("final_norm", "scale"): "transformer/ln_f/weight",
+        ("final_norm", "shift"): "transformer/ln_f/bias",
+        ("embedding", "token"): "embeddings/token_embeddings",
+        ("embedding", "position"): "embeddings/position_embeddings",
+    },
+    "llama": {
+        ("final_norm", "scale"): "transformer/norm/weight",
+        ("embedding", "token"): "embeddings/token_embeddings",
+        ("head", "kernel"): "lm_head/weight",
+    },
+}
+
+
+def load(path: str | Path) -> tuple[ModelConfig, dict]:
+    """Reads a file of the released code's parameters.
+
+    Returns:
+      The configuration that computes what the released code computes, in float32, and
+      the parameters for `Transformer(config).apply({"params": params}, tokens)`.
+
+    Raises:
+      UserError: if the file is not of this kind, or lacks a parameter.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            meta = json.loads(str(file["meta"]))
+            arrays = {k[6:]: file[k] for k in file.files if k.startswith("param/")}
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: not an npz of the released code's parameters ({error})"
+        ) from error
+    return _config(meta), convert(meta["kind"], arrays)
+
+
+def convert(kind: str, arrays: Mapping[str, np.ndarray]) -> dict:
+    """Renames and transposes arrays named by the released code's paths.
+
+    Linear in its input, so it also converts gradients.
+    """
+    unread = dict(arrays)
+
+    def take(path: str) -> np.ndarray:
+        try:
+            return unread.pop(path)
+        except KeyError:
+            raise UserError(f"{path}: this parameter of {kind} is missing") from None
+
+    ours = {key: take(path) for key, path in _ENDS[kind].items()}
+    for unit, module in _UNITS[kind].items():
+        module = _BLOCK + module
+        if unit.startswith("norm"):
+            for name, path in _NORM.items():
+                ours["weights", unit, name] = take(f"{module}/{path}").T
+        else:
+            for name, path in _LINEAR[kind].items():
+                ours["weights", unit, name] = take(f"{module}/{path}")
+    for name, path in _TIME_MLP.items():
+        mlps = [take(f"{_BLOCK}{module}/{path}") for module in _UNITS[kind].values()]
+        ours["weights", "time_mlp", name] = np.stack(mlps)
+    if unread:
+        raise UserError(f"{min(unread)}: {kind} has no such parameter")
+    return unflatten_dict(ours)
+
+
+def _config(meta: dict) -> ModelConfig:
+    return ModelConfig(
+        block=meta["kind"],
+        num_layers=meta["num_layers"],
+        d_model=meta["hidden"],
+        num_heads=meta["heads"],
+        d_ff=meta["intermediate"] or 0,
+        vocab_size=meta["vocab"],
+        max_len=meta["seq"],
+        time_embed_dim=meta["time_embed_dim"],
+        num_frequencies=meta["sinusoidal_dim"],
+        initialization="authors",
+        dtype="float32",
+        norm_eps=meta["eps"],
+        chain_norms=meta["kind"] == "llama",
+    )
