@@ -2,20 +2,46 @@
 
 The training order is a function of the seed and the step alone, so its whole state is
 the step: any number of worker processes or of shards sees the same global batches.
+
+Grain shuffles, prefetches and runs the workers; its element is a batch. Its
+ElasticIterator has the same state, but works row by row (half as fast on short rows),
+hands batches over in shared memory that outlives a killed process, and has no hook for
+starting workers, which would then outlive it too.
 """
 
-import functools
+import sys
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
 
 from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.rows import NOTHING
+from diffeq_former.data.processes import die_with_parent
+from diffeq_former.data.rows import NOTHING, Rows
 from diffeq_former.errors import UserError
 
 Batch = dict[str, np.ndarray]
 
 BATCHES_AHEAD = 8
+
+
+class TrainBatches(Iterator[Batch]):
+    """Endless batches. `close` ends the worker processes; so does dropping it."""
+
+    def __init__(self, iterator):
+        # The only reference: Grain's iterators cannot be collected at exit.
+        self._held = [iterator]
+        self.close = weakref.finalize(self, _close, self._held)
+
+    def __next__(self) -> Batch:
+        if not self._held:
+            raise ValueError("these batches are closed")
+        return next(self._held[0])
+
+
+def _close(held: list) -> None:
+    while held:
+        held.pop().close()
 
 
 def train_batches(
@@ -27,11 +53,10 @@ def train_batches(
     num_workers: int = 0,
     shard_index: int = 0,
     shard_count: int = 1,
-) -> Iterator[Batch]:
+) -> TrainBatches:
     """Endless shuffled batches of the train split, from `start_step` on.
 
-    Every row comes once an epoch, and each epoch has its own order. Close the iterator
-    (`close()`) to end its worker processes.
+    Every row comes once an epoch, and each epoch has its own order.
 
     Args:
       dataset: A prepared dataset.
@@ -47,8 +72,6 @@ def train_batches(
       target is -1 where there is nothing to predict.
     """
     import grain
-    from grain.experimental import ElasticIterator
-    from grain.sharding import ShardOptions
 
     rows = dataset.rows("train")
     _check_shares(batch_size, shard_count)
@@ -57,17 +80,58 @@ def train_batches(
             f"dataset {dataset.path} has {len(rows)} training rows, fewer than a batch"
             f" of {batch_size}: use a smaller batch or more text"
         )
-    batches = ElasticIterator(
-        grain.MapDataset.source(rows).shuffle(seed).repeat(),
-        batch_size,
-        ShardOptions(shard_index, shard_count),
-        **_reading(num_workers),
+    order = grain.MapDataset.range(len(rows)).shuffle(seed).repeat()
+    batches = _BatchByStep(
+        rows, order, batch_size, shard_index, shard_count, dataset.eot
     )
-    iterator = iter(
-        batches.map(functools.partial(_inputs_and_targets, eot=dataset.eot))
+    source = grain.MapDataset.source(batches)[start_step:]
+    return TrainBatches(iter(_read_ahead(source, num_workers)))
+
+
+class _BatchByStep:
+    """A process's share of each global batch, by step: Grain's source."""
+
+    def __init__(self, rows: Rows, order, batch_size, shard_index, shard_count, eot):
+        self._rows = rows
+        self._order = order
+        self._batch_size = batch_size
+        self._shard_index = shard_index
+        self._shard_count = shard_count
+        self._eot = eot
+
+    def __len__(self) -> int:
+        return sys.maxsize // self._batch_size
+
+    def __getitem__(self, step: int) -> Batch:
+        first = step * self._batch_size
+        share = range(
+            first + self._shard_index, first + self._batch_size, self._shard_count
+        )
+        rows_BL1 = np.stack([self._rows[self._order[i]] for i in share])
+        return _inputs_and_targets(rows_BL1, self._eot)
+
+
+def _read_ahead(source, num_workers: int):
+    """Reads batches ahead, in a thread or in worker processes."""
+    import grain
+    from absl import flags
+    from grain.experimental import DatasetOptions, WithOptionsIterDataset
+
+    if num_workers == 0:
+        return source.to_iter_dataset(grain.ReadOptions(1, BATCHES_AHEAD))
+    if not flags.FLAGS.is_parsed():  # Grain asks its flags when it starts workers
+        flags.FLAGS.mark_as_parsed()
+    return WithOptionsIterDataset(
+        source.to_iter_dataset(grain.ReadOptions(0, 0)),
+        DatasetOptions(min_shm_size=sys.maxsize),  # pipes, no shared memory
+    ).mp_prefetch(
+        grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=BATCHES_AHEAD),
+        worker_init_fn=_start_worker,
     )
-    iterator.set_state({"global_next_index": start_step * batch_size})
-    return iterator
+
+
+def _start_worker(worker_index: int, worker_count: int) -> None:
+    die_with_parent()
 
 
 def validation_batches(
@@ -95,7 +159,6 @@ def validation_batches(
 
 
 def _inputs_and_targets(rows_BL1: np.ndarray, eot: int) -> Batch:
-    """Splits rows. Copies, as rows from a worker lie in shared memory."""
     inputs_BL = rows_BL1[:, :-1]
     return {
         "inputs": np.where(inputs_BL == NOTHING, np.int32(eot), inputs_BL),
@@ -109,25 +172,3 @@ def _check_shares(batch_size: int, shard_count: int) -> None:
             f"batch_size {batch_size} cannot be shared by {shard_count} processes: use"
             f" a multiple of {shard_count}"
         )
-
-
-def _reading(num_workers: int) -> dict:
-    """Reads ahead in one thread, or in worker processes.
-
-    Not in both: what a worker's thread has read ahead is shared memory, and is lost
-    when the worker ends.
-    """
-    import grain
-    from absl import flags
-
-    if num_workers == 0:
-        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=BATCHES_AHEAD)
-        return {"read_options": options}
-    if not flags.FLAGS.is_parsed():  # Grain asks its flags when it starts workers
-        flags.FLAGS.mark_as_parsed()
-    return {
-        "read_options": grain.ReadOptions(num_threads=0, prefetch_buffer_size=0),
-        "multiprocessing_options": grain.MultiprocessingOptions(
-            num_workers, per_worker_buffer_size=BATCHES_AHEAD
-        ),
-    }

@@ -44,9 +44,9 @@ def prepare(
       UserError: Wrong input, or no room on the disk; nothing is left behind.
     """
     output = Path(output)
-    _check(output, seq_len, validation_fraction)
     if num_workers is None:
         num_workers = len(os.sched_getaffinity(0))
+    _check(output, seq_len, validation_fraction, num_workers)
     parts = [(source, validation_fraction)]
     if validation_source is not None:
         parts = [(source, 0.0), (validation_source, 1.0)]
@@ -70,13 +70,17 @@ def prepare(
     return datasets.load(output)
 
 
-def _check(output: Path, seq_len: int, validation_fraction: float) -> None:
+def _check(
+    output: Path, seq_len: int, validation_fraction: float, num_workers: int
+) -> None:
     if seq_len < 1:
         raise UserError(f"seq_len is {seq_len}: expected 1 or more")
     if not 0 <= validation_fraction < 1:
         raise UserError(
             f"validation_fraction is {validation_fraction}: expected 0 <= fraction < 1"
         )
+    if num_workers < 0:
+        raise UserError(f"num_workers is {num_workers}: expected 0 or more")
     if output.exists():
         raise UserError(f"output {output} exists: remove it or name another directory")
 

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diffeq_former.data.processes import die_with_parent
-
 NOTHING = -1  # where a short row has no token
 SHARD_BYTES = 64 * 2**20
 
@@ -121,7 +119,6 @@ class Rows(Sequence):
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._open()
-        die_with_parent()  # ElasticIterator offers no other place to call it
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -1,0 +1,140 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from diffeq_former.data.pipeline import train_batches, validation_batches
+from diffeq_former.errors import UserError
+
+
+def take(dataset, count, *, batch_size=8, seed=3, **options):
+    batches = train_batches(dataset, batch_size=batch_size, seed=seed, **options)
+    taken = list(itertools.islice(batches, count))
+    batches.close()
+    return taken
+
+
+def same(left, right):
+    return len(left) == len(right) and all(
+        (a[key] == b[key]).all()
+        for a, b in zip(left, right, strict=True)
+        for key in ("inputs", "targets")
+    )
+
+
+def rows_of(batches):
+    """The rows of batches as bytes, to compare and count."""
+    return [
+        np.concatenate([row[:1], targets]).tobytes()
+        for batch in batches
+        for row, targets in zip(batch["inputs"], batch["targets"], strict=True)
+    ]
+
+
+@pytest.fixture
+def epoch(prepared):
+    """Batches of 8 that are needed to see every row."""
+    return -(-len(prepared.rows("train")) // 8)
+
+
+def test_shapes(prepared):
+    (batch,) = take(prepared, 1)
+    assert set(batch) == {"inputs", "targets"}
+    for array in batch.values():
+        assert array.shape == (8, 16) and array.dtype == np.int32
+        assert array.flags.c_contiguous
+    assert (batch["inputs"][:, 1:] == batch["targets"][:, :-1]).all()
+
+
+def test_every_row_once_an_epoch_in_an_order_of_its_own(prepared):
+    num_rows = len(prepared.rows("train"))
+    eot = prepared.eot
+    batches = take(prepared, 3 * num_rows // 4, batch_size=4)
+    seen = rows_of(batches)
+    assert len(seen) >= 2 * num_rows
+    first, second = seen[:num_rows], seen[num_rows : 2 * num_rows]
+    on_disk = [
+        np.where(row == -1, row, row).tobytes() for row in prepared.rows("train")
+    ]
+    assert sorted(first) == sorted(on_disk) == sorted(second)
+    assert first != second and first != on_disk
+    assert all((b["inputs"] >= 0).all() and (b["inputs"] <= eot).all() for b in batches)
+
+
+def test_seed_decides_the_order(prepared):
+    assert same(take(prepared, 5), take(prepared, 5))
+    assert not same(take(prepared, 5), take(prepared, 5, seed=4))
+
+
+def test_resumed_twice_equals_uninterrupted_over_an_epoch(prepared, epoch):
+    whole = take(prepared, epoch + 6)
+    for first, second in (
+        (0, 1),
+        (3, epoch - 1),
+        (epoch, epoch + 1),
+        (epoch - 2, epoch + 3),
+    ):
+        parts = take(prepared, first)
+        parts += take(prepared, second - first, start_step=first)
+        parts += take(prepared, epoch + 6 - second, start_step=second)
+        assert same(parts, whole)
+
+
+def test_starts_far_ahead_at_once(prepared):
+    (far,) = take(prepared, 1, start_step=10**6)
+    num_rows = len(prepared.rows("train"))
+    assert not same([far], take(prepared, 1, start_step=10**6 % num_rows))
+
+
+@pytest.mark.parametrize("shard_count", [2, 4])
+def test_shards_share_the_global_batch(prepared, epoch, shard_count):
+    whole = take(prepared, 4, start_step=epoch - 2)
+    shares = [
+        take(prepared, 4, start_step=epoch - 2, shard_index=i, shard_count=shard_count)
+        for i in range(shard_count)
+    ]
+    for step, batch in enumerate(whole):
+        for key in batch:
+            assert shares[0][step][key].shape == (8 // shard_count, 16)
+            together = np.stack([share[step][key] for share in shares], axis=1)
+            assert (together.reshape(8, 16) == batch[key]).all()
+
+
+def test_validation_is_the_whole_split_in_order(prepared):
+    rows_RL1 = np.stack(list(prepared.rows("validation")))
+    assert len(rows_RL1) % 8, "the last batch should be partial"
+    batches = list(validation_batches(prepared, batch_size=8))
+    targets = np.concatenate([b["targets"] for b in batches])
+    assert targets.shape[0] == -(-len(rows_RL1) // 8) * 8
+    assert (targets[: len(rows_RL1)] == rows_RL1[:, 1:]).all()
+    assert (targets[len(rows_RL1) :] == -1).all()
+    counted = sum((b["targets"] != -1).sum() for b in batches)
+    assert counted == prepared.split("validation").tokens - 1
+
+
+def test_validation_in_shards(prepared):
+    whole = list(validation_batches(prepared, batch_size=8))
+    shares = [
+        list(validation_batches(prepared, batch_size=8, shard_index=i, shard_count=4))
+        for i in range(4)
+    ]
+    assert {len(share) for share in shares} == {len(whole)}
+    for step, batch in enumerate(whole):
+        together = np.stack([share[step]["targets"] for share in shares], axis=1)
+        assert (together.reshape(8, 16) == batch["targets"]).all()
+
+
+def test_max_batches(prepared):
+    whole = list(validation_batches(prepared, batch_size=8))
+    assert same(
+        list(validation_batches(prepared, batch_size=8, max_batches=2)), whole[:2]
+    )
+
+
+def test_wrong_batch(prepared):
+    with pytest.raises(UserError, match="fewer than a batch of 100000"):
+        take(prepared, 1, batch_size=100_000)
+    for batches in (train_batches, validation_batches):
+        options = {} if batches is validation_batches else {"seed": 0}
+        with pytest.raises(UserError, match="multiple of 3"):
+            next(batches(prepared, batch_size=8, shard_count=3, **options))

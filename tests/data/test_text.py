@@ -1,0 +1,37 @@
+import io
+
+import pytest
+
+from diffeq_former.data.text import MAX_PIECE_BYTES, clean, pieces
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"short",
+        b"line\n" * 50_000,
+        b"x" * 200_000,
+        ("日" * 70_000).encode(),
+        b"\n" + b"y" * 70_000 + b"\nend",
+        bytes(range(256)) * 700,
+    ],
+)
+def test_pieces(data):
+    found = list(pieces(io.BytesIO(data)))
+    assert b"".join(found) == data
+    assert all(0 < len(piece) <= MAX_PIECE_BYTES for piece in found)
+
+
+def test_pieces_end_at_lines_and_characters():
+    *lines, _ = pieces(io.BytesIO(b"a line\n" * 30_000))
+    assert lines and all(piece.endswith(b"\n") for piece in lines)
+    for piece in pieces(io.BytesIO(("日" * 70_000).encode())):
+        piece.decode()
+
+
+def test_clean():
+    assert clean("é\ufffd") == ("é\ufffd", 0)
+    assert clean("é\ufffd".encode()) == ("é\ufffd", 0)
+    assert clean(b"a\xff\xfeb\xe9") == ("a\ufffd\ufffdb\ufffd", 3)
+    assert clean("half a pair \ud83d") == ("half a pair \ufffd", 1)

@@ -1,0 +1,110 @@
+import hashlib
+
+import pytest
+
+from diffeq_former.data import tokenizers
+from diffeq_former.errors import UserError
+
+HARD = [
+    "",
+    " ",
+    "\n",
+    "\n\n\n",
+    "  two  spaces  ",
+    "\ttab\tand    indent\n        deeper\n",
+    "line\r\nline\rline",
+    "naïve e\u0301té",
+    "日本語 😀👩‍👩‍👧 \u200b\u2028\ufeff",
+    "\x00\x01\x7f",
+    "<|endoftext|> </s> <s> <unk> <pad> <0x0A>",
+    "\ufffd",
+    "a" * 5000,
+    "１２３ ﬁ ™ Å",
+]
+
+
+@pytest.fixture(params=tokenizers.TOKENIZERS)
+def spec(request, sentencepiece_model, hf_folder):
+    return {
+        "byte": "byte",
+        "sentencepiece": f"sentencepiece:{sentencepiece_model}",
+        "hf": f"hf:{hf_folder}",
+    }[request.param]
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_round_trip(spec, text):
+    tokenizer = tokenizers.load(spec)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= i < tokenizer.vocab_size for i in ids)
+    assert tokenizer.eot not in ids, "text must not make an end-of-text token"
+
+
+def test_decodes_any_ids(spec):
+    tokenizer = tokenizers.load(spec)
+    assert 0 <= tokenizer.eot < tokenizer.vocab_size
+    for i in range(tokenizer.vocab_size):
+        assert isinstance(tokenizer.decode([i]), str)
+    assert isinstance(tokenizer.decode(range(tokenizer.vocab_size)), str)
+
+
+def test_saved_is_the_same(spec, tmp_path):
+    tokenizer = tokenizers.load(spec)
+    tokenizer.save(tmp_path / "tokenizer")
+    again = tokenizers.load_saved(tmp_path / "tokenizer")
+    assert again.fingerprint == tokenizer.fingerprint
+    assert (again.vocab_size, again.eot) == (tokenizer.vocab_size, tokenizer.eot)
+    assert [again.encode(t) for t in HARD] == [tokenizer.encode(t) for t in HARD]
+    assert len(list((tmp_path / "tokenizer").iterdir())) == 1
+
+
+def test_byte_tokenizer():
+    tokenizer = tokenizers.load("byte")
+    assert (tokenizer.vocab_size, tokenizer.eot) == (257, 256)
+    assert tokenizer.encode("é\n") == [0xC3, 0xA9, 10]
+    assert tokenizer.decode([65, 0xFF, 66]) == "A\ufffdB"
+    assert tokenizer.fingerprint == hashlib.sha256(b"byte").hexdigest()
+
+
+def test_fingerprint_is_that_of_the_file(sentencepiece_model, hf_folder):
+    for spec, path in (
+        (f"sentencepiece:{sentencepiece_model}", sentencepiece_model),
+        (f"hf:{hf_folder}", hf_folder / "tokenizer.json"),
+        (f"hf:{hf_folder}/tokenizer.json", hf_folder / "tokenizer.json"),
+    ):
+        expected = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert tokenizers.load(spec).fingerprint == expected
+
+
+def test_newlines_are_one_piece(sentencepiece_model):
+    tokenizer = tokenizers.load(f"sentencepiece:{sentencepiece_model}")
+    assert len(tokenizer.encode("\n\n\n")) == 3
+
+
+@pytest.mark.parametrize("spec", ["", "bytes", "byte:x", "sentencepiece", "hf:"])
+def test_misspelt(spec):
+    with pytest.raises(UserError, match="expected byte, sentencepiece:PATH or hf:PATH"):
+        tokenizers.load(spec)
+
+
+def test_not_a_tokenizer(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        tokenizers.load(f"sentencepiece:{path}")
+    with pytest.raises(UserError, match="not a tokenizer.json"):
+        tokenizers.load(f"hf:{path}")
+    with pytest.raises(UserError, match="cannot read .*none"):
+        tokenizers.load(f"sentencepiece:{tmp_path / 'none'}")
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        tokenizers.load_saved(tmp_path)
+
+
+def test_without_end_of_text(tmp_path):
+    import tokenizers as backend
+
+    path = tmp_path / "tokenizer.json"
+    backend.Tokenizer(backend.models.WordLevel({"a": 0}, unk_token="a")).save(str(path))
+    with pytest.raises(UserError, match="no end-of-text token"):
+        tokenizers.load(f"hf:{path}")
