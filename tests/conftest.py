@@ -12,3 +12,10 @@ jax.config.update("jax_default_matmul_precision", "highest")
 def x64():
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_programs():
+    """Thousands of compiled programs in one process exhaust its memory maps."""
+    yield
+    jax.clear_caches()

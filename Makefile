@@ -1,0 +1,37 @@
+# make demo    trains a small model on the text of Python's standard library
+# make test    runs the tests
+# make lint    checks format and style
+#
+# Each makes its own virtual environment first, one for each version of Python:
+# make test PYTHON=python3.12
+
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV ?= .venv-$(VERSION)
+INSTALLED := $(VENV)/installed
+
+ifeq ($(filter 3.11 3.12 3.13,$(VERSION)),)
+$(error $(PYTHON) is Python $(or $(VERSION),of unknown version); \
+3.11, 3.12 or 3.13 is needed: name one with PYTHON=/path/to/python3.12)
+endif
+
+.PHONY: demo test lint install
+
+demo: install
+	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
+
+test: install
+	$(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+
+lint: install
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+
+install: $(INSTALLED)
+
+$(INSTALLED): setup.py constraints.txt
+	@echo "Installing into $(VENV); this takes a minute or two."
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --editable '.[test]'
+	touch $@

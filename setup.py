@@ -1,0 +1,50 @@
+"""Installation: `pip install -e .`, with the versions CI ran: `-c constraints.txt`."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+# The upper bounds are the first versions that no test has seen.
+REQUIREMENTS = [
+    "absl-py>=2.1",
+    "array_record>=0.8,<0.9",
+    "clu>=0.0.12,<0.1",
+    "datasets>=4,<6",
+    "flax>=0.12.8,<0.13",
+    "grain>=0.2.16,<0.3",
+    "importlib_resources>=6",  # tensorflow-datasets imports it and does not say so
+    "jax>=0.10,<0.13",
+    "ml_collections>=1.1,<2",
+    "numpy>=2,<3",
+    "optax>=0.2.8,<0.3",
+    "orbax-checkpoint>=0.12,<0.13",
+    "psutil>=5.9,<8",
+    "pyarrow>=18,<27",
+    "sentencepiece>=0.2,<0.3",
+    "tensorboardX>=2.6,<3",
+    "tensorflow-datasets>=4.9.10,<5",
+    "tokenizers>=0.21,<0.24",
+    "tqdm>=4.66,<5",
+]
+
+EXTRAS = {
+    "cuda13": ["jax[cuda13]"],
+    "cuda12": ["jax[cuda12]"],
+    "tpu": ["jax[tpu]"],
+    "hf": ["safetensors>=0.4", "torch>=2.6", "transformers>=5,<6"],
+    "test": ["pytest>=9,<10", "pytest-xdist>=3.8,<4", "ruff>=0.17.5,<0.18"],
+}
+
+setup(
+    name="diffeq_former",
+    version="0.1.0",
+    description="Transformers of continuous depth, in JAX",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(include=["diffeq_former", "diffeq_former.*"]),
+    install_requires=REQUIREMENTS,
+    extras_require=EXTRAS,
+)
