@@ -1,0 +1,97 @@
+"""Gradients of the loss over a batch, accumulated in table space.
+
+The batch's loss depends on the weight source only through the table of generated
+weights. So the source is evaluated once, micro-batches are differentiated with
+respect to the table, and the summed gradient is pulled back through the source once.
+
+B batch, L length, M micro-batches.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import Config, ModelConfig
+from diffeq_former.models.loss import cross_entropy_sums
+from diffeq_former.models.transformer import Transformer
+
+
+def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
+    """Means over all places with a target, and gradients like `params`.
+
+    Args:
+      config: model and training settings.
+      params: the model's parameters.
+      batches_MBL: `inputs` and `targets`, micro-batches first.
+      key: of the dropout.
+
+    Returns:
+      `loss`: mean -log p(target) in nats; `z_loss`: its weight times the mean squared
+      log normaliser; `tokens`: how many places; and the gradients of loss + z_loss.
+    """
+    variables, pull_back = _variables(config.model, params)
+
+    def of_micro_batch(batch_BL, key):
+        objective = jax.grad(_objective, argnums=2, has_aux=True)
+        gradients, sums = objective(config, params, variables, batch_BL, key)
+        return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
+
+    sums, gradients = _sum_over(of_micro_batch, batches_MBL, key)
+    tokens = sums["tokens"]
+    losses = {
+        "loss": sums["loss"] / tokens,
+        "z_loss": config.training.z_loss * sums["log_z_squared"] / tokens,
+        "tokens": tokens,
+    }
+    return losses, pull_back(jax.tree.map(lambda g: g / tokens, gradients))
+
+
+def _variables(c: ModelConfig, params: dict):
+    """What a micro-batch is differentiated with respect to, and the way back."""
+    if c.generate_weights == "per_step":
+        return {"params": params}, lambda gradients: gradients["params"]
+
+    def tabulate(weights):
+        return Transformer(c).apply({"params": {"weights": weights}}, method="tabulate")
+
+    table, pull_back_table = jax.vjp(tabulate, params["weights"])
+
+    def pull_back(gradients):
+        cast = jax.tree.map(lambda g, w: g.astype(w.dtype), gradients["table"], table)
+        return gradients["params"] | {"weights": pull_back_table(cast)[0]}
+
+    others = {name: value for name, value in params.items() if name != "weights"}
+    return {"params": others, "table": table}, pull_back
+
+
+def _objective(config: Config, params: dict, variables: dict, batch_BL: dict, key):
+    """The sum that is minimised, and the sums that it is made of."""
+    model = Transformer(config.model, train=True)
+    bound = {"params": params | variables["params"]}
+    x_BLD = model.apply(
+        bound,
+        batch_BL["inputs"],
+        table=variables.get("table"),
+        method="hidden",
+        rngs={"dropout": key},
+    )
+    unembedding_DV = model.apply(bound, method="unembedding")
+    chunk = config.training.loss_chunk
+    sums = cross_entropy_sums(x_BLD, unembedding_DV, batch_BL["targets"], chunk)
+    return sums["loss"] + config.training.z_loss * sums["log_z_squared"], sums
+
+
+def _sum_over(function, batches_MBL: dict, key):
+    """sum_m function(micro-batch m, key m), one after the other."""
+    num_micro_batches = batches_MBL["inputs"].shape[0]
+    keys_M = jax.random.split(key, num_micro_batches)
+    one = jax.tree.map(lambda x: x[0], (batches_MBL, keys_M))
+    if num_micro_batches == 1:
+        return function(*one)
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *one)
+    )
+
+    def add(total, batch_and_key):
+        return jax.tree.map(jnp.add, total, function(*batch_and_key)), None
+
+    return jax.lax.scan(add, zeros, (batches_MBL, keys_M))[0]

@@ -1,0 +1,96 @@
+"""Numbers to watch: norms on the device; rates, memory and waiting on the host."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+
+import jax
+import optax
+import psutil
+from jax.sharding import Mesh
+
+from diffeq_former.config import Config
+from diffeq_former.training.flops import flops_per_token, peak_flops
+from diffeq_former.training.parameter_groups import GROUPS, group_of
+
+GIB = 2**30
+
+
+def norms(name: str, tree) -> dict[str, jax.Array]:
+    """The Euclidean norm of a tree like the parameters: `name`, and `name/group`s."""
+    leaves, groups = jax.tree.leaves(tree), jax.tree.leaves(group_of(tree))
+    named = {name: optax.tree.norm(leaves)}
+    for group in GROUPS:
+        members = [x for x, g in zip(leaves, groups, strict=True) if g == group]
+        if members:
+            named[f"{name}/{group}"] = optax.tree.norm(members)
+    return named
+
+
+class Meter:
+    """Measures the steps between two reports."""
+
+    def __init__(self, config: Config, seq_len: int, mesh: Mesh):
+        self._tokens_per_step = config.training.batch_size * seq_len
+        self._flops_per_step = self._tokens_per_step * flops_per_token(
+            config.model, seq_len
+        )
+        self._devices = mesh.devices.flatten().tolist()
+        self._process = psutil.Process()
+        self._restart()
+
+    def count_step(self) -> None:
+        self._steps += 1
+
+    @contextlib.contextmanager
+    def data_wait(self) -> Iterator[None]:
+        """Time in here is time that the device may have waited for data."""
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Time in here (evaluation, sampling, saving) is not time of training."""
+        start = time.perf_counter()
+        yield
+        self._start += time.perf_counter() - start
+
+    def report(self, device_metrics: dict[str, jax.Array]) -> dict[str, float]:
+        """All numbers, of the device (waits for them) and the host; starts anew.
+
+        `data_wait_seconds` is a step's; memories are in GiB; rates count every
+        position of the batch, over all devices.
+        """
+        values = {k: float(v) for k, v in jax.device_get(device_metrics).items()}
+        seconds = (time.perf_counter() - self._start) / max(self._steps, 1)
+        values |= {
+            "perplexity": perplexity(values["loss"]),
+            "seconds_per_step": seconds,
+            "tokens_per_second": self._tokens_per_step / seconds,
+            "data_wait_seconds": self._waited / max(self._steps, 1),
+            "host_memory_gib": self._process.memory_info().rss / GIB,
+        }
+        values |= self._device_numbers(seconds)
+        self._restart()
+        return values
+
+    def _device_numbers(self, seconds: float) -> dict[str, float]:
+        """What only known devices tell: utilisation and memory."""
+        device, numbers = self._devices[0], {}
+        if peak := peak_flops(device):
+            numbers["mfu"] = self._flops_per_step / (
+                seconds * peak * len(self._devices)
+            )
+        if stats := device.memory_stats():
+            numbers["device_memory_gib"] = stats["peak_bytes_in_use"] / GIB
+        return numbers
+
+    def _restart(self) -> None:
+        self._start, self._steps, self._waited = time.perf_counter(), 0, 0.0
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), infinite where that is beyond a float."""
+    return math.exp(loss) if loss < 700 else math.inf

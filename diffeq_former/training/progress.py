@@ -1,0 +1,53 @@
+"""How far training is: a bar on a terminal, plain lines in a log; both on stderr."""
+
+import sys
+import time
+
+from tqdm import tqdm
+
+LINE_EVERY_SECONDS = 10.0
+
+
+class Progress:
+    """Counts steps from `step` to `num_steps`."""
+
+    def __init__(self, num_steps: int, step: int = 0):
+        self._num_steps, self._first = num_steps, step
+        self._start, self._last_line = time.monotonic(), -LINE_EVERY_SECONDS
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(total=num_steps, initial=step, unit="step")
+
+    def update(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """Shows that `step` steps are done."""
+        words = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
+        if self._bar is not None:
+            self._bar.set_postfix_str(words, refresh=False)
+            self._bar.update(step - self._bar.n)
+        elif self._line_is_due() or step == self._num_steps:
+            self._last_line = time.monotonic()
+            left = _clock(self._seconds_left(step))
+            self.say(f"step {step}/{self._num_steps}: {words}, {left} left")
+
+    def say(self, text: str) -> None:
+        """Prints a line without harm to the bar."""
+        if self._bar is not None:
+            tqdm.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _line_is_due(self) -> bool:
+        return time.monotonic() - self._last_line >= LINE_EVERY_SECONDS
+
+    def _seconds_left(self, step: int) -> float:
+        elapsed = time.monotonic() - self._start
+        return elapsed / max(step - self._first, 1) * (self._num_steps - step)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

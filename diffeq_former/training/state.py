@@ -1,0 +1,61 @@
+"""Everything that a step of training changes."""
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from diffeq_former.config import Config, ModelConfig
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.sharding.mesh import replicated
+from diffeq_former.training.optimizer import make_optimizer
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All arrays; the data position and random keys are functions of `step`."""
+
+    step: jax.Array  # batches consumed
+    params: dict
+    opt_state: optax.OptState
+    bad_steps: jax.Array  # skipped as not finite, in a row until now
+    skipped_steps: jax.Array  # skipped as not finite, in all
+
+
+def create(config: Config, mesh: Mesh) -> TrainState:
+    """The state before the first step: parameters drawn from the seed, on `mesh`."""
+    init = jax.jit(lambda: _init(config), out_shardings=replicated(mesh))
+    return init()
+
+
+def abstract(config: Config, mesh: Mesh) -> TrainState:
+    """Shapes, types and shardings of the state, without its memory."""
+    shapes = jax.eval_shape(lambda: _init(config))
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)),
+        shapes,
+    )
+
+
+def optimizer_of(config: Config) -> optax.GradientTransformation:
+    params = jax.eval_shape(lambda: _init_params(config.model, config.seed))
+    return make_optimizer(config.optimizer, config.training.num_steps, params)
+
+
+def _init(config: Config) -> TrainState:
+    params = _init_params(config.model, config.seed)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer_of(config).init(params),
+        bad_steps=jnp.zeros((), jnp.int32),
+        skipped_steps=jnp.zeros((), jnp.int32),
+    )
+
+
+def _init_params(c: ModelConfig, seed: int) -> dict:
+    tokens_BL = jnp.zeros((1, c.max_len), jnp.int32)
+    variables = Transformer(c).init(jax.random.key(seed), tokens_BL)
+    return nn.unbox(variables)["params"]

@@ -1,0 +1,92 @@
+"""One step of training: a pure function of state and batch.
+
+B batch, L length, M micro-batches.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from diffeq_former.config import Config
+from diffeq_former.sharding.mesh import batch_sharding, check_batch_divides, replicated
+from diffeq_former.training.gradients import loss_and_gradients
+from diffeq_former.training.metrics import norms
+from diffeq_former.training.schedules import make_schedule
+from diffeq_former.training.state import TrainState, optimizer_of
+
+StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
+
+
+def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
+    """The compiled step (state, batch of [B, L]) -> (state, metrics); reuses the state.
+
+    Dropout is drawn from fold_in(key(seed), step). If the loss or a gradient is not
+    finite, parameters and optimizer stay as they were and the state counts it.
+
+    Raises:
+      UserError: if the devices cannot share the batch equally.
+    """
+    check_batch_divides(config.training, mesh)
+    optimizer = optimizer_of(config)
+    schedule = make_schedule(config.optimizer, config.training.num_steps)
+
+    def train_step(state: TrainState, batch_BL: dict):
+        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+        batches_MBL = _micro_batches(config, batch_BL, mesh)
+        losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        gradient_norms = norms("grad_norm", gradients)
+        good = jnp.isfinite(losses["loss"] + losses["z_loss"])
+        good &= jnp.isfinite(gradient_norms["grad_norm"])
+        new = _advance(state, updates, opt_state, good)
+        metrics = losses | gradient_norms
+        metrics |= norms("update_norm", _select(good, updates, _zeros(updates)))
+        metrics |= norms("param_norm", new.params)
+        metrics |= {
+            # What is skipped does not count as an update in the optimizer either.
+            "learning_rate": schedule(state.step - state.skipped_steps),
+            "bad_steps": new.bad_steps,
+            "skipped_steps": new.skipped_steps,
+        }
+        return new, {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        in_shardings=(replicated(mesh), batch_sharding(mesh)),
+        out_shardings=replicated(mesh),
+    )
+
+
+def _micro_batches(config: Config, batch_BL: dict, mesh: Mesh) -> dict:
+    """Rows m, m + M, m + 2M, ... are micro-batch m: each device splits its own rows."""
+    M = config.training.num_micro_batches
+
+    def split(x_BL):
+        x_MBL = jnp.swapaxes(x_BL.reshape(-1, M, x_BL.shape[1]), 0, 1)
+        return jax.lax.with_sharding_constraint(x_MBL, batch_sharding(mesh, 1))
+
+    return jax.tree.map(split, batch_BL)
+
+
+def _advance(state: TrainState, updates, opt_state, good: jax.Array) -> TrainState:
+    params = optax.apply_updates(state.params, updates)
+    skipped = 1 - good.astype(jnp.int32)
+    return TrainState(
+        step=state.step + 1,
+        params=_select(good, params, state.params),
+        opt_state=_select(good, opt_state, state.opt_state),
+        bad_steps=(state.bad_steps + 1) * skipped,
+        skipped_steps=state.skipped_steps + skipped,
+    )
+
+
+def _select(condition: jax.Array, chosen, otherwise):
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), chosen, otherwise)
+
+
+def _zeros(tree):
+    return jax.tree.map(jnp.zeros_like, tree)

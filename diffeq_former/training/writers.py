@@ -1,0 +1,76 @@
+"""Where numbers and text of a run go: metrics.jsonl, and events for TensorBoard."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+from clu import parameter_overview
+from tensorboardX import SummaryWriter
+from tensorboardX.summary import hparams
+
+
+class MetricsWriter:
+    """Writes to a run's directory, after what a resumed run has left of it there.
+
+    Args:
+      workdir: the run's directory; it exists.
+      step: the step the run starts at. What was written about later ones, by a run
+        that was killed after its last checkpoint, is dropped: it comes again.
+    """
+
+    def __init__(self, workdir: Path, step: int = 0):
+        path = Path(workdir) / "metrics.jsonl"
+        _drop_later_lines(path, step)
+        self._lines = path.open("a")
+        self._events = SummaryWriter(str(workdir), purge_step=step + 1)
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """One line of metrics.jsonl (null: not finite), and one event a value."""
+        finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
+        self._lines.write(json.dumps({"step": step} | finite, allow_nan=False) + "\n")
+        self._lines.flush()
+        for name, value in values.items():
+            self._events.add_scalar(name, np.float32(value), step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Text for TensorBoard, kept as it is: not read as Markdown."""
+        indented = "\n".join("    " + line for line in text.splitlines())
+        self._events.add_text(name, indented, step)
+
+    def hyper_parameters(self, settings: dict, metric: str) -> None:
+        """A run's settings, nested by section, and the name of what judges the run."""
+        flat = {
+            f"{section}.{name}": value
+            for section, fields in settings.items()
+            if isinstance(fields, dict)
+            for name, value in fields.items()
+        }
+        flat |= {k: v for k, v in settings.items() if not isinstance(v, dict)}
+        for summary in hparams(flat, {metric: 0.0}):
+            self._events.file_writer.add_summary(summary)
+
+    def parameter_overview(self, params) -> None:
+        """Names, shapes and sizes of all parameters, arrays or shapes, as text."""
+        overview = parameter_overview.get_parameter_overview(params, include_stats=None)
+        self.text(0, "parameters", overview)
+
+    def flush(self) -> None:
+        self._events.flush()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._events.close()
+
+
+def _drop_later_lines(path: Path, step: int) -> None:
+    """Keeps the whole lines about steps up to `step`."""
+    if not path.exists():
+        return
+    lines = path.read_text().splitlines(keepends=True)
+    kept = [x for x in lines if x.endswith("\n") and json.loads(x)["step"] <= step]
+    if kept != lines:
+        aside = path.with_suffix(".jsonl.new")
+        aside.write_text("".join(kept))
+        os.replace(aside, path)
