@@ -46,7 +46,7 @@ def write_hf(folder):
 def write_tfds(folder):
     import tensorflow_datasets as tfds
 
-    class Small(tfds.core.GeneratorBasedBuilder):
+    class Small(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
