@@ -1,0 +1,92 @@
+"""Every file in configs/, and the sizes of the models they describe."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from diffeq_former.config import resolve
+from diffeq_former.models.transformer import Transformer
+
+FOLDER = Path(__file__).parents[1] / "configs"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def shapes(model):
+    """Parameters as shapes: nothing is computed, nothing takes memory."""
+    tokens_BL = jax.ShapeDtypeStruct((1, model.max_len), jnp.int32)
+    variables = jax.eval_shape(Transformer(model).init, jax.random.key(0), tokens_BL)
+    return nn.unbox(variables)["params"]
+
+
+def count(model):
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes(model)))
+
+
+def baseline(config):
+    config.model.weights = "layer_table"
+    config.model.solver = "lie_trotter"
+    return resolve(config).model
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resolves_and_evaluates(name):
+    model = resolve(load(name).get_config()).model
+    tokens_BL = jax.ShapeDtypeStruct((2, model.max_len), jnp.int32)
+    params = {"params": shapes(model)}
+    logits_BLV = jax.eval_shape(Transformer(model).apply, params, tokens_BL)
+    assert logits_BLV.shape == (2, model.max_len, model.vocab_size)
+    assert logits_BLV.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_baseline_is_two_overrides(name):
+    config = load(name).get_config()
+    continuous, plain = resolve(config).model, baseline(config)
+    assert plain.step_size == 1
+    assert count(plain) < count(continuous)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opens_with_command_hardware_time_and_result(name):
+    text = load(name).__doc__
+    for part in (f"--config=configs/{name}.py", "Hardware:", "Time:", "Result:"):
+        assert part in text
+
+
+# Of the released code's models; its tied GPT-2 without rounding of the vocabulary.
+COUNTS = {
+    "gpt_small": (188_254_152, 124_439_808),
+    "gpt_medium": (1_274_538_688, 354_823_168),
+    "gpt_large": (1_974_541_760, 774_030_080),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_counts_of_the_paper(name):
+    config = load(name).get_config()
+    assert (count(resolve(config).model), count(baseline(config))) == COUNTS[name]
+
+
+def test_parameter_count_of_llama1b():
+    """By hand: nine time-dependent weights of which two are norms, no biases."""
+    D, F, E, S, V = 2048, 8192, 96, 256, 32000
+    matrices = 4 * D * D + 3 * D * F
+    time_mlp = (2 * S + 2) * E + (E + 1) * E
+    by_hand = (E + 1) * matrices + 2 * E * D + 9 * time_mlp + D + 2 * V * D
+    config = load("llama1b").get_config()
+    assert count(resolve(config).model) == by_hand
+    assert count(baseline(config)) == 16 * (matrices + 2 * D) + D + 2 * V * D
+
+
