@@ -23,11 +23,11 @@ class ModelConfig:
     weights: str = "hypernetwork"  # hypernetwork | layer_table | shared
     solver: str = "euler"  # euler | lie_trotter | strang | midpoint | heun | rk4
     num_layers: int = 12  # steps of the solver over the depth interval
-    d_model: int = 768
-    num_heads: int = 12
+    d_model: int = 768  # width of the state
+    num_heads: int = 12  # of attention; each has d_model / num_heads entries
     num_kv_heads: int = 0  # 0: num_heads; fewer: grouped-query attention (llama)
     d_ff: int = 0  # width of the feed-forward; 0: 4 * d_model
-    vocab_size: int = 50257
+    vocab_size: int = 50257  # token ids; GPT-2's tokenizer has as many
     max_len: int = 1024  # longest sequence, in tokens
     horizon: float = 0.0  # length of the depth interval; 0: see `interval`
     # The hypernetwork (paper, eq. 6 and appendices A and D.2).
@@ -43,8 +43,8 @@ class ModelConfig:
     )
     # Numerics.
     dtype: str = "bfloat16"  # of activations and tables; parameters are float32
-    norm_eps: float = 1e-5
-    rope_base: float = 10000.0
+    norm_eps: float = 1e-5  # added to the variance in norms
+    rope_base: float = 10000.0  # llama: the slowest rotation's period over 2 pi
     chain_norms: bool = False  # llama as released, see models/llama.py
     # Regularisation and memory.
     dropout: float = 0.0  # on the embeddings and on each term of the field
@@ -83,6 +83,10 @@ class ModelConfig:
         """The same continuous model, integrated in another number of steps."""
         return dataclasses.replace(self, num_layers=num_layers, horizon=self.interval)
 
+    def for_inference(self) -> "ModelConfig":
+        """The same model without what only spares memory in the backward pass."""
+        return dataclasses.replace(self, generate_weights="tabulated", remat="none")
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -94,23 +98,23 @@ class DataConfig:
 class OptimizerConfig:
     """AdamW, its schedule, and a learning-rate multiplier for each parameter group."""
 
-    learning_rate: float = 6e-4
+    learning_rate: float = 6e-4  # at its peak
     schedule: str = "cosine"  # constant | linear | cosine | wsd
     warmup_fraction: float = 0.01  # of the steps, linear from 0
     decay_fraction: float = 0.2  # of the steps: the last part of wsd
     final_fraction: float = 0.1  # of learning_rate, where cosine, linear and wsd end
-    b1: float = 0.9
-    b2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
+    b1: float = 0.9  # decay of Adam's mean of gradients
+    b2: float = 0.95  # decay of Adam's mean of squared gradients
+    eps: float = 1e-8  # added to the root of the latter
+    weight_decay: float = 0.1  # times the learning rate, each step
     decay_mask: str = "matrices"  # matrices | embeddings (as released) | all
     clip_norm: float = 1.0  # 0: no clipping
-    bank_multiplier: float = 1.0
-    base_multiplier: float = 1.0
-    time_mlp_multiplier: float = 1.0
-    norm_multiplier: float = 1.0
-    embedding_multiplier: float = 1.0
-    head_multiplier: float = 1.0
+    bank_multiplier: float = 1.0  # of F_e in W(t) = sum_e u_e(t) F_e + B, and of f_e
+    base_multiplier: float = 1.0  # of B, and of the weights of the other sources
+    time_mlp_multiplier: float = 1.0  # of the maps from features(t) to u(t)
+    norm_multiplier: float = 1.0  # of norms, at all times and at the end
+    embedding_multiplier: float = 1.0  # of tokens and positions
+    head_multiplier: float = 1.0  # of the untied head (llama)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,18 +125,18 @@ class TrainingConfig:
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
     max_bad_steps: int = 10  # non-finite steps in a row that end the run
-    log_every: int = 10
-    eval_every: int = 1000
-    checkpoint_every: int = 1000
-    keep_latest: int = 2
-    keep_best: int = 1  # by validation loss
+    log_every: int = 10  # steps between lines of metrics
+    eval_every: int = 1000  # steps between passes over the validation split
+    checkpoint_every: int = 1000  # steps
+    keep_latest: int = 2  # checkpoints
+    keep_best: int = 1  # checkpoints, by validation loss
     sample_every: int = 0  # steps between generated samples; 0: none
-    sample_prompt: str = "The "
+    sample_prompt: str = "The "  # what they continue
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    seed: int = 0
+    seed: int = 0  # of the parameters, the order of the data and the dropout
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
