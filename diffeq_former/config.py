@@ -44,7 +44,7 @@ class ModelConfig:
     # Numerics.
     dtype: str = "bfloat16"  # of activations and tables; parameters are float32
     norm_eps: float = 1e-5  # added to the variance in norms
-    rope_base: float = 10000.0  # llama: the slowest rotation's period over 2 pi
+    rope_base: float = 10000.0  # llama: the slowest rotation is about 1 / rope_base
     chain_norms: bool = False  # llama as released, see models/llama.py
     # Regularisation and memory.
     dropout: float = 0.0  # on the embeddings and on each term of the field
@@ -173,10 +173,16 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
+def keys() -> list[str]:
+    """The names of all settings, and of the sections."""
+    return [*_flatten(Config()), *(f.name for f in dataclasses.fields(Config))]
+
+
 def validate(config: Config) -> None:
     """Raises UserError with the reason if the settings do not fit together."""
     from diffeq_former.models.validate import validate_model
 
+    require(0 <= config.seed < 2**32, "seed", "in [0, 2**32)", config.seed)
     validate_model(config.model)
     _validate_optimizer(config.optimizer)
     _validate_training(config.training)
