@@ -1,0 +1,212 @@
+"""What config.py accepts, and what it says about what it refuses."""
+
+import ast
+import dataclasses
+import inspect
+import io
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from diffeq_former import config as config_module
+from diffeq_former.config import (
+    Config,
+    default_config,
+    differences,
+    resolve,
+    to_config_dict,
+)
+from diffeq_former.errors import UserError
+from diffeq_former.training.parameter_groups import GROUPS
+
+PACKAGE = Path(config_module.__file__).parent
+
+
+def with_changes(changes):
+    """The defaults as plain nested dicts, changed where `section.field` says."""
+    values = default_config().to_dict()
+    for name, value in changes.items():
+        *sections, field = name.split(".")
+        target = values
+        for section in sections:
+            target = target[section]
+        target[field] = value
+    return values
+
+
+REFUSALS = [
+    # Keys and types.
+    ({"sed": 1}, "config.sed: no such key; the nearest is config.seed"),
+    ({"model.num_layer": 1}, "the nearest is config.model.num_layers"),
+    ({"optimizer.lr": 1.0}, "config.optimizer.lr: no such key; the nearest is"),
+    ({"model": 3}, "config.model: expected ModelConfig, got 3 (int)"),
+    ({"model.d_model": "768"}, "config.model.d_model: expected int, got '768' (str)"),
+    ({"model.d_model": 768.0}, "config.model.d_model: expected int, got 768.0"),
+    ({"model.num_layers": True}, "expected int, got True (bool)"),
+    ({"model.dropout": None}, "config.model.dropout: expected float, got None"),
+    ({"model.dropout": False}, "config.model.dropout: expected float, got False"),
+    # Members.
+    ({"model.block": "gtp"}, "config.model.block: expected one of gpt, llama, got"),
+    ({"model.weights": "table"}, "one of hypernetwork, layer_table, shared, got"),
+    ({"model.solver": "rk5"}, "config.model.solver: expected one of euler, lie_tro"),
+    ({"model.remat": "all"}, "config.model.remat: expected one of none, full, dots"),
+    ({"model.time_mlp": "one"}, "config.model.time_mlp: expected one of per_weight"),
+    ({"model.initialization": "zero"}, "config.model.initialization: expected one of"),
+    ({"model.generate_weights": "once"}, "expected one of tabulated, per_step, got"),
+    ({"model.dtype": "float16"}, "config.model.dtype: expected one of bfloat16, flo"),
+    ({"optimizer.schedule": "cos"}, "one of constant, linear, cosine, wsd, got 'cos'"),
+    ({"optimizer.decay_mask": "none"}, "one of matrices, embeddings, all, got 'none'"),
+    # Ranges.
+    ({"model.dropout": 1.0}, "config.model.dropout: expected in [0, 1), got 1.0"),
+    ({"model.d_ff": -1}, "config.model.d_ff: expected 0 (derived) or more, got -1"),
+    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate: expected above 0"),
+    ({"optimizer.warmup_fraction": 1.5}, "warmup_fraction: expected in [0, 1], got"),
+    ({"optimizer.b2": 1.0}, "config.optimizer.b2: expected in [0, 1), got 1.0"),
+    ({"optimizer.clip_norm": -1.0}, "config.optimizer.clip_norm: expected 0 or more"),
+    ({"training.num_steps": 0}, "config.training.num_steps: expected 1 or more, got 0"),
+    # Combinations.
+    ({"model.num_heads": 11}, "num_heads: expected a divisor of model.d_model (768)"),
+    (
+        {"model.block": "llama", "model.num_kv_heads": 5},
+        "num_kv_heads: expected a divisor of model.num_heads (12), got 5",
+    ),
+    (
+        {"model.block": "llama", "model.num_heads": 256},
+        "rotary positions need an even head size, got d_model / num_heads = 3",
+    ),
+    ({"model.num_kv_heads": 4}, "the gpt block has one fused query-key-value map"),
+    (
+        {"model.weights": "layer_table", "model.solver": "rk4"},
+        "rk4 evaluates the field between the grid points, where a layer_table has no",
+    ),
+    (
+        {"model.weights": "layer_table", "model.generate_weights": "per_step"},
+        "a layer_table stores its weights, there is nothing to generate per_step",
+    ),
+    ({"model.chain_norms": True}, "a trait of the released llama block"),
+    (
+        {"model.remat": "save_weights"},
+        "save_weights saves weights that a step generates; set model.generate_weights",
+    ),
+    (
+        {"training.batch_size": 10, "training.num_micro_batches": 4},
+        "num_micro_batches: expected a divisor of training.batch_size (10), got 4",
+    ),
+]
+RANGES = {
+    "model": "num_layers d_model num_heads vocab_size max_len time_embed_dim "
+    "num_frequencies",
+    "training": "num_steps batch_size num_micro_batches loss_chunk max_bad_steps "
+    "log_every eval_every checkpoint_every keep_latest",
+}
+
+
+@pytest.mark.parametrize("changes, message", REFUSALS, ids=lambda x: str(x)[:50])
+def test_refuses(changes, message):
+    with pytest.raises(UserError) as refusal:
+        resolve(with_changes(changes))
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name", [f"{s}.{field}" for s, fields in RANGES.items() for field in fields.split()]
+)
+def test_refuses_zero(name):
+    with pytest.raises(UserError, match=f"^config.{name}: expected 1 or more, got 0$"):
+        resolve(with_changes({name: 0}))
+
+
+def test_default_config_is_locked():
+    with pytest.raises(AttributeError):
+        default_config().model.num_layer = 3
+    with pytest.raises(AttributeError):
+        default_config().modle = 3
+
+
+def test_round_trip():
+    changed = resolve(with_changes({"seed": 3, "model.block": "llama"}))
+    assert changed != Config()
+    assert resolve(to_config_dict(changed)) == changed
+    assert resolve(default_config()) == Config()
+
+
+def test_whole_numbers_are_taken_for_floats():
+    rate = resolve(with_changes({"optimizer.learning_rate": 1})).optimizer.learning_rate
+    assert (rate, type(rate)) == (1.0, float)
+
+
+def test_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().model.d_model = 3
+
+
+def test_differences_names_each_changed_field_once():
+    changes = {"seed": 7, "model.solver": "rk4", "optimizer.b2": 0.9}
+    assert differences(Config(), resolve(with_changes(changes))) == [
+        "seed: 0 -> 7",
+        "model.solver: 'euler' -> 'rk4'",
+        "optimizer.b2: 0.95 -> 0.9",
+    ]
+    assert differences(Config(), Config()) == []
+
+
+@pytest.mark.parametrize(
+    "changes, interval, step_size",
+    [
+        ({}, 1.0, 1 / 12),
+        ({"weights": "layer_table"}, 12.0, 1.0),
+        ({"weights": "layer_table", "solver": "lie_trotter"}, 12.0, 1.0),
+        ({"solver": "strang"}, 12.0, 1.0),
+        ({"weights": "shared"}, 1.0, 1 / 12),
+        ({"solver": "rk4", "horizon": 6.0}, 6.0, 0.5),
+    ],
+    ids=str,
+)
+def test_depth_interval(changes, interval, step_size):
+    model = resolve(with_changes({f"model.{k}": v for k, v in changes.items()})).model
+    assert (model.interval, model.step_size) == (interval, step_size)
+    assert model.at_depth(24).interval == interval
+    assert model.at_depth(24).step_size == interval / 24
+
+
+def test_every_field_is_used():
+    """A field that nothing reads promises what does not happen."""
+    sections = [cls for cls in vars(config_module).values() if inspect.isclass(cls)]
+    names = {
+        field.name
+        for cls in filter(dataclasses.is_dataclass, sections)
+        for field in dataclasses.fields(cls)
+    }
+    assert len(names) > 50
+    read = {f"{group}_multiplier" for group in GROUPS}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+    assert names - read == set()
+
+
+def test_every_field_says_what_it_is():
+    source = inspect.getsource(config_module)
+    lines = io.StringIO(source).readline
+    commented = {
+        token.start[0]
+        for token in tokenize.generate_tokens(lines)
+        if token.type == tokenize.COMMENT
+    }
+    fields = [
+        statement
+        for cls in ast.parse(source).body
+        if isinstance(cls, ast.ClassDef) and cls.name != "Config"
+        for statement in cls.body
+        if isinstance(statement, ast.AnnAssign)
+    ]
+    assert len(fields) > 50
+    silent = [
+        field.target.id
+        for field in fields
+        if not commented & set(range(field.lineno, field.end_lineno + 1))
+    ]
+    assert silent == []
