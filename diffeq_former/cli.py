@@ -1,6 +1,9 @@
 """Runs a command line: flags in, one clear line and exit code 2 for wrong input."""
 
+import difflib
+import re
 import sys
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -28,8 +31,14 @@ def _guarded(main: Callable[[], int | None]) -> int:
 def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
+        if "config" in flags.FLAGS:
+            _ = flags.FLAGS.config.to_dict  # raises if the file could not be read
     except (flags.Error, UserError) as error:
         sys.exit(_refuse(error))
+    except OSError as error:
+        sys.exit(_refuse("--config: " + str(error).splitlines()[-1]))
+    except (AttributeError, KeyError) as error:
+        sys.exit(_refuse(_unknown_key(error)))
     except SystemExit:  # --help was printed; absl would exit with 1
         sys.exit(OK)
     if rest[1:]:
@@ -39,6 +48,22 @@ def _parse_flags(argv: list[str]) -> list[str]:
     return rest
 
 
+def _unknown_key(error: Exception) -> str:
+    """Says in words that a ConfigDict refused a key; raises any other error again."""
+    from diffeq_former.config import keys
+
+    if "ml_collections" not in traceback.extract_tb(error.__traceback__)[-1].filename:
+        raise error
+    words = str(error)
+    key = (re.search(r'Key "(\w+)"', words) or re.search(r"(\w+)\W*(\n|$)", words))[1]
+    known = {name.rpartition(".")[2]: name for name in keys()}
+    near = known[difflib.get_close_matches(key, known, n=1, cutoff=0)[0]]
+    return f"config: no such key {key!r}; the nearest is config.{near}"
+
+
 def _refuse(error: Exception | str) -> int:
-    print("error: " + " ".join(str(error).split()), file=sys.stderr)
+    lines = str(error).splitlines()
+    if any(line.startswith("Traceback") for line in lines):  # of a config file
+        lines = [lines[0], lines[-1]]
+    print("error: " + " ".join(" ".join(lines).split()), file=sys.stderr)
     return WRONG_INPUT
