@@ -1,0 +1,107 @@
+"""Exit codes and messages of command lines, through real processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = '''
+"""Says what it is for."""
+import sys
+from absl import flags
+from diffeq_former import cli
+from diffeq_former.errors import UserError
+
+_COUNT = flags.DEFINE_integer("count", None, "How many.", required=True)
+_END = flags.DEFINE_enum("end", "well", ["well", "stopped", "refused", "bug"], "How.")
+
+def main():
+    print(_COUNT.value)
+    if _END.value == "stopped":
+        return cli.STOPPED
+    if _END.value == "refused":
+        raise UserError("--count: expected\\n  fewer")
+    if _END.value == "bug":
+        raise ValueError("not the user's fault")
+
+cli.run(main)
+'''
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("script") / "script.py"
+    path.write_text(SCRIPT)
+
+    def run(*arguments):
+        command = [sys.executable, path, *arguments]
+        environment = {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+def test_done(run):
+    result = run("--count=3")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "3\n", "")
+
+
+def test_stopped_on_request(run):
+    assert run("--count=3", "--end=stopped").returncode == 75
+
+
+def test_wrong_input_is_one_line(run):
+    result = run("--count=3", "--end=refused")
+    assert result.returncode == 2
+    assert result.stderr == "error: --count: expected fewer\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "--count"),
+        (["--count=three"], "--count=three"),
+        (["--count=3", "--cuont=4"], "'cuont'. Did you mean: count"),
+        (["--count=3", "--end=badly"], "--end=badly"),
+        (["--count=3", "4"], "unexpected argument '4': write flags as --name=value"),
+    ],
+    ids=str,
+)
+def test_wrong_flags_are_one_line(run, arguments, words):
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+def test_a_bug_shows_where_it_is(run):
+    result = run("--count=3", "--end=bug")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr and "not the user's fault" in result.stderr
+
+
+def test_help(run):
+    result = run("--help")
+    assert result.returncode == 0
+    assert "Says what it is for." in result.stdout and "How many." in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["-m", "diffeq_former.main"], *([p] for p in sorted(ROOT.glob("tools/*.py")))],
+    ids=lambda command: Path(command[-1]).stem,
+)
+def test_help_is_quick_and_leaves_jax_alone(command):
+    """Flags are there before anything heavy is imported."""
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", *command, "--help"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    imported = {line.split("|")[-1].strip() for line in result.stderr.splitlines()}
+    assert "absl.flags" in imported
+    assert not imported & {"jax", "flax", "grain", "tensorflow"}

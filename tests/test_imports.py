@@ -1,0 +1,99 @@
+"""Every module imports; imports go one way; nothing brings in TensorFlow or torch."""
+
+import ast
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import diffeq_former
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "diffeq_former"
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(diffeq_former.__path__, "diffeq_former.")
+]
+EVERYWHERE = {"config", "errors", "cli"}
+# What each part of the package may import, beside itself and what all may.
+ALLOWED = {
+    "errors": set(),
+    "cli": set(),
+    "config": {"ode"},
+    "ode": set(),
+    "data": set(),
+    "sharding": set(),
+    "models": {"ode"},
+    "training": {"models", "ode", "data", "sharding"},
+    "generation": {"models"},
+    "evaluation": {"models", "data", "generation", "sharding"},
+    "conversion": {"models"},
+}
+# validate() asks the models which names they know; they import the settings' class.
+EXCEPTIONS = {("config.py", "models")}
+
+
+def imported(path):
+    """Names of all modules that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def parts_imported(path):
+    names = (name.split(".") for name in imported(path))
+    return {name[1] for name in names if name[0] == "diffeq_former" and name[1:]}
+
+
+def is_part(name):
+    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_imports_go_one_way(part):
+    folder, file = PACKAGE / part, PACKAGE / f"{part}.py"
+    paths = sorted(folder.rglob("*.py")) if folder.is_dir() else [file]
+    assert paths
+    for path in paths:
+        others = {
+            other
+            for other in parts_imported(path) - ALLOWED[part] - EVERYWHERE - {part}
+            if is_part(other) and (path.name, other) not in EXCEPTIONS
+        }
+        assert not others, f"{path.relative_to(ROOT)} imports {others}"
+
+
+def test_the_rules_name_every_part():
+    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "main"}
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert files | folders == set(ALLOWED)
+
+
+def test_nothing_imports_main_or_tools():
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tools").glob("*.py")]:
+        assert "main" not in parts_imported(path), path
+        assert not [name for name in imported(path) if name.startswith("tools")], path
+
+
+def test_data_and_errors_leave_jax_alone():
+    for path in [*(PACKAGE / "data").rglob("*.py"), PACKAGE / "errors.py"]:
+        heavy = [n for n in imported(path) if n.split(".")[0] in ("jax", "flax")]
+        assert not heavy, path
+
+
+def test_every_module_imports_without_tensorflow_and_torch():
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "print([m for m in ('tensorflow', 'torch') if m in sys.modules])"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, *MODULES]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "[]\n"
+    assert len(MODULES) > 30
