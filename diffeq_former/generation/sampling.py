@@ -1,0 +1,64 @@
+"""How the next token is chosen from its logits. B batch, V vocabulary."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """Temperature first, then top-k, then top-p on what top-k left.
+
+    Raises:
+      UserError: for a value outside its range.
+    """
+
+    temperature: float = 1.0  # 0: the most likely token
+    top_k: int = 0  # only the k most likely tokens; 0: all
+    top_p: float = 1.0  # only the nucleus: the fewest tokens with mass >= p
+
+    def __post_init__(self):
+        t, k, p = self.temperature, self.top_k, self.top_p
+        if not 0 <= t < math.inf:
+            raise UserError(f"temperature: expected 0 (greedy) or more, got {t}")
+        if k < 0:
+            raise UserError(f"top_k: expected 0 (all tokens) or more, got {k}")
+        if not 0 < p <= 1:
+            raise UserError(f"top_p: expected 0 < top_p <= 1, got {p}")
+
+
+def sample(keys_B: jax.Array, logits_BV: jax.Array, sampling: Sampling) -> jax.Array:
+    """Draws one token for each row, int32 [B], with the row's own random key."""
+    if sampling.temperature == 0:
+        return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+    logits_BV = logits_BV - logits_BV.max(axis=-1, keepdims=True)  # for tiny ones
+    logits_BV = logits_BV / sampling.temperature
+    if sampling.top_k:
+        logits_BV = keep_top_k(logits_BV, sampling.top_k)
+    if sampling.top_p < 1:
+        logits_BV = keep_top_p(logits_BV, sampling.top_p)
+    return jax.vmap(jax.random.categorical)(keys_B, logits_BV).astype(jnp.int32)
+
+
+def keep_top_k(logits_BV: jax.Array, k: int) -> jax.Array:
+    """All but the k largest logits become -inf; of equal ones the first stay."""
+    kept_BK, ids_BK = jax.lax.top_k(logits_BV, min(k, logits_BV.shape[-1]))
+    return _scatter(kept_BK, ids_BK, logits_BV)
+
+
+def keep_top_p(logits_BV: jax.Array, p: float) -> jax.Array:
+    """All but the fewest tokens with probability >= p together become -inf."""
+    ids_BV = jnp.argsort(logits_BV, axis=-1, descending=True)
+    sorted_BV = jnp.take_along_axis(logits_BV, ids_BV, axis=-1)
+    mass_BV = jnp.cumsum(jax.nn.softmax(sorted_BV), axis=-1)
+    before_BV = jnp.pad(mass_BV[:, :-1], ((0, 0), (1, 0)))
+    return _scatter(jnp.where(before_BV < p, sorted_BV, -jnp.inf), ids_BV, logits_BV)
+
+
+def _scatter(kept_BK: jax.Array, ids_BK: jax.Array, like_BV: jax.Array) -> jax.Array:
+    rows_B1 = jnp.arange(like_BV.shape[0])[:, None]
+    return jnp.full_like(like_BV, -jnp.inf).at[rows_B1, ids_BK].set(kept_BK)

@@ -1,0 +1,103 @@
+"""Evaluates a run's latest checkpoint on the whole validation split of a dataset.
+
+tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
+
+Each line on stdout is one JSON object: split, num_steps, loss (nats a token),
+perplexity, bits_per_byte, tokens. With --num_steps, the same continuous model is
+integrated over depth in other numbers of steps than it was trained with.
+"""
+
+import dataclasses
+import json
+import sys
+
+from absl import flags
+
+from diffeq_former import cli
+from diffeq_former.errors import UserError
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_DATA = flags.DEFINE_string(
+    "data", None, "A prepared dataset with the run's tokenizer; else the run's own."
+)
+_NUM_STEPS = flags.DEFINE_list(
+    "num_steps", None, "Numbers of solver steps, as 9,12,18; else the run's own."
+)
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", None, "Sequences at a time; else those of a micro-batch of training."
+)
+
+
+def main() -> None:
+    from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
+    from diffeq_former.sharding.mesh import local_mesh
+    from diffeq_former.training import run_directory
+
+    given = None if _NUM_STEPS.value is None else _parse(_NUM_STEPS.value)
+    run = run_directory.load(_WORKDIR.value)
+    dataset = _load_dataset(run)
+    config = _with_batch_size(run_directory.fit(run.config, dataset))
+    models = [
+        _at_depth(config.model, steps) for steps in given or [config.model.num_layers]
+    ]
+    for model in models:
+        steps = model.num_layers
+        print(f"step {run.step}, {dataset.path}, {steps} solver steps", file=sys.stderr)
+        evaluated = dataclasses.replace(config, model=model)
+        figures = make_evaluate(evaluated, dataset, local_mesh())(run.params)
+        line = {"split": SPLIT, "num_steps": steps, **figures}
+        print(json.dumps(line), flush=True)
+
+
+def _parse(values: list[str]) -> list[int]:
+    if not values or not all(v.strip().isdecimal() and int(v) for v in values):
+        raise UserError(
+            f"--num_steps={','.join(values)}: expected whole numbers of 1 or more, "
+            "separated by commas"
+        )
+    return [int(value) for value in values]
+
+
+def _load_dataset(run):
+    from diffeq_former.data import dataset as datasets
+
+    path = _DATA.value
+    if path is None:
+        path = run.dataset_path
+        if not path.exists():
+            raise UserError(
+                f"the run's dataset is no longer at {path}: name it with --data"
+            )
+    dataset = datasets.load(path)
+    if dataset.tokenizer_fingerprint != run.tokenizer.fingerprint:
+        raise UserError(
+            f"dataset {path} has another tokenizer than the run {_WORKDIR.value}: "
+            "prepare it with the run's"
+        )
+    return dataset
+
+
+def _with_batch_size(config):
+    size = _BATCH_SIZE.value
+    if size is None:
+        return config
+    if size < 1:
+        raise UserError(f"--batch_size: expected 1 or more, got {size}")
+    training = dataclasses.replace(
+        config.training, batch_size=size, num_micro_batches=1
+    )
+    return dataclasses.replace(config, training=training)
+
+
+def _at_depth(model, num_steps: int):
+    if model.weights == "layer_table" and num_steps != model.num_layers:
+        raise UserError(
+            f"--num_steps={num_steps}: this model is a layer_table, which has "
+            f"weights at its {model.num_layers} layers and none between them; use "
+            f"--num_steps={model.num_layers}, or a run with other model.weights"
+        )
+    return model.at_depth(num_steps)
+
+
+if __name__ == "__main__":
+    cli.run(main)
