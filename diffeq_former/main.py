@@ -1,0 +1,64 @@
+"""Trains a model, or goes on with it where the folder's run stands.
+
+python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
+  --config.data.path=data/stdlib [--config.SECTION.FIELD=VALUE ...]
+
+Exits with 0 when done, 2 for wrong input, 75 when it was stopped by SIGTERM or SIGUSR1;
+everything is saved then, and the same command continues.
+"""
+
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from diffeq_former import cli
+from diffeq_former.training.preemption import StopRequest
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
+    "allow_config_change", False, "Go on with a run whose config was another one."
+)
+flags.mark_flag_as_required("config")
+
+_stop = StopRequest()
+
+
+def main() -> int:
+    from diffeq_former import compilation_cache
+    from diffeq_former.config import resolve
+    from diffeq_former.data import dataset as datasets
+    from diffeq_former.errors import UserError
+    from diffeq_former.evaluation.perplexity import make_evaluate
+    from diffeq_former.generation.text import make_sampler
+    from diffeq_former.sharding.mesh import local_mesh
+    from diffeq_former.training import loop, run_directory
+
+    compilation_cache.enable()
+    config = resolve(_CONFIG.value)
+    if not config.data.path:
+        raise UserError(
+            "config.data.path is empty: name the folder of a dataset; make one with"
+            " tools/prepare_data.py --source=... --tokenizer=... --output=DIR"
+        )
+    dataset = datasets.load(config.data.path)
+    config = run_directory.fit(config, dataset)
+    samples = config.training.sample_every > 0
+    judges = loop.Judges(
+        evaluate=make_evaluate(config, dataset, local_mesh()),
+        sample=make_sampler(config, dataset.tokenizer()) if samples else None,
+    )
+    return loop.train(
+        config,
+        Path(_WORKDIR.value),
+        dataset,
+        judges,
+        _stop,
+        allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+    )
+
+
+if __name__ == "__main__":
+    _stop.install()  # before all that takes time
+    cli.run(main)

@@ -1,0 +1,159 @@
+"""A run's folder: all that is needed to continue the run, evaluate it or use it.
+
+config.json, tokenizer/, dataset.json (a copy of the dataset's), checkpoints/,
+metrics.jsonl, TensorBoard events, samples.txt.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from diffeq_former import config as configs
+from diffeq_former.config import Config
+from diffeq_former.data import tokenizers
+from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
+from diffeq_former.errors import UserError
+from diffeq_former.sharding.mesh import local_mesh
+from diffeq_former.training import checkpoint, state
+
+CONFIG = "config.json"
+CHECKPOINTS = "checkpoints"
+SAMPLES = "samples.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What tools need of a run."""
+
+    config: Config
+    params: dict
+    tokenizer: tokenizers.Tokenizer
+    step: int
+    dataset_path: Path
+
+
+def fit(config: Config, dataset: Dataset) -> Config:
+    """The config with what the dataset decides filled in.
+
+    Raises:
+      UserError: if the dataset's sequences or tokens are too many for the model.
+    """
+    model = config.model
+    for field, available, needed, what in (
+        ("max_len", model.max_len, dataset.seq_len, "sequences"),
+        ("vocab_size", model.vocab_size, dataset.vocab_size, "vocabulary"),
+    ):
+        if available < needed:
+            raise UserError(
+                f"config.model.{field}: {available} is too small for the {what} of"
+                f" {dataset.path}: use {needed} or more, or another dataset"
+            )
+    if model.document_masking:
+        model = dataclasses.replace(model, end_of_text=dataset.eot)
+    data = dataclasses.replace(config.data, path=str(dataset.path.absolute()))
+    return dataclasses.replace(config, model=model, data=data)
+
+
+def check(
+    workdir: Path, config: Config, dataset: Dataset, *, allow_config_change: bool
+) -> None:
+    """Checks that the folder is new, empty, or of this very run. Changes nothing.
+
+    Raises:
+      UserError: if the folder is of a run with another config (unless that is
+        allowed) or on another dataset, or of no run at all.
+    """
+    if not (workdir / CONFIG).exists():
+        return _check_empty(workdir)
+    _check_dataset(workdir, dataset)
+    changes = configs.differences(read_config(workdir), config)
+    if changes and not allow_config_change:
+        raise UserError(
+            f"{workdir} is a run with another config: {'; '.join(changes)}: use another"
+            " --workdir, or --allow_config_change to go on with the new config"
+        )
+
+
+def write(workdir: Path, config: Config, dataset: Dataset) -> None:
+    """Writes what a run needs to be continued; config.json last: it makes it a run."""
+    dataset.tokenizer().save(workdir / TOKENIZER)
+    _write(workdir / MANIFEST, (dataset.path / MANIFEST).read_text(encoding="utf-8"))
+    _write(workdir / CONFIG, json.dumps(dataclasses.asdict(config), indent=1) + "\n")
+
+
+def write_sample(workdir: Path, step: int, text: str) -> None:
+    """Adds generated text to samples.txt, in place of any of this or a later step."""
+    path, header = workdir / SAMPLES, f"--- step {step} ---\n"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    _write(path, before.partition(header)[0] + header + text + "\n")
+
+
+def read_config(workdir: Path) -> Config:
+    """Reads the config of a run."""
+    path = workdir / CONFIG
+    if not path.is_file():
+        raise UserError(f"{workdir} is no run: it has no {CONFIG}")
+    return configs.resolve(_read_json(path))
+
+
+def load(workdir: Path | str, step: int | None = None) -> Run:
+    """Loads a trained model for use, on all local devices; parameters only.
+
+    Args:
+      workdir: The folder of a run.
+      step: Which checkpoint; None: the latest.
+
+    Raises:
+      UserError: if there is no such run or checkpoint, or its files disagree.
+    """
+    workdir = Path(workdir)
+    config = read_config(workdir)
+    tokenizer = tokenizers.load_saved(workdir / TOKENIZER)
+    expected = _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
+    if tokenizer.fingerprint != expected:
+        raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
+    abstract = state.abstract(config, local_mesh()).params
+    params, step = checkpoint.load_params(workdir / CHECKPOINTS, step, abstract)
+    return Run(config, params, tokenizer, step, Path(config.data.path))
+
+
+def _check_empty(workdir: Path) -> None:
+    """Also a folder in which `write` was interrupted counts as empty."""
+    if not workdir.exists():
+        return
+    if not workdir.is_dir():
+        raise UserError(f"{workdir} is a file: --workdir needs a folder")
+    ours = {TOKENIZER, MANIFEST, _aside(MANIFEST), _aside(CONFIG)}
+    if foreign := sorted({path.name for path in workdir.iterdir()} - ours):
+        raise UserError(
+            f"{workdir} is not empty and no run (it holds {foreign[0]}): use another"
+            " --workdir"
+        )
+
+
+def _check_dataset(workdir: Path, dataset: Dataset) -> None:
+    old, new = _read_json(workdir / MANIFEST), _read_json(dataset.path / MANIFEST)
+    changed = [k for k in old.keys() | new.keys() if old.get(k) != new.get(k)]
+    if changed:
+        raise UserError(
+            f"{dataset.path} is not the dataset of the run {workdir}: they differ in"
+            f" {', '.join(sorted(changed))}: use that one, or another --workdir"
+        )
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is missing or damaged: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    aside = path.with_name(_aside(path.name))
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)
+
+
+def _aside(name: str) -> str:
+    return name + ".partial"
