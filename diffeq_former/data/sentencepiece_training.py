@@ -36,7 +36,6 @@ def train(documents: Iterable[str | bytes], vocab_size: int) -> bytes:
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
             allow_whitespace_only_pieces=True,
-            user_defined_symbols=["\n"],
             bos_id=-1,
             minloglevel=2,
         )

@@ -67,6 +67,20 @@ def test_parallel_equals_serial(kind, jsonl, sentencepiece_model, hf_folder, tmp
     assert serial == by_two and len(serial) == 4
 
 
+def test_workers_keep_the_order_of_chunks(tmp_path):
+    """Chunks of very different work."""
+    sizes = [400_000, 1, 300_000, 300_000, 1, 500_000, 300_000, 2]
+    texts = [chr(97 + i) * size for i, size in enumerate(sizes)]
+    tokenizers.load("byte").save(tmp_path)
+    serial, by_two = (
+        list(parallel.encode_documents(texts, str(tmp_path), 0.0, workers))
+        for workers in (0, 2)
+    )
+    assert len(serial) > 4
+    for alone, helped in zip(serial, by_two, strict=True):
+        assert (alone["train"].tokens == helped["train"].tokens).all()
+
+
 def test_validation_source(tmp_path):
     (tmp_path / "a.txt").write_text("to train on")
     (tmp_path / "b.txt").write_bytes(b"held \xff out")
@@ -107,17 +121,17 @@ def test_large_vocabulary_takes_four_bytes(tmp_path, hf_folder):
 
 
 def test_reads_a_bounded_number_of_documents_ahead(tmp_path):
-    """An endless source: only what is in flight is read before results come."""
+    """A long source: only what is in flight is read before results come."""
     read = 0
 
-    def endless():
+    def long():
         nonlocal read
-        while True:
+        for _ in range(100):
             read += 1
             yield "x" * parallel.CHUNK_BYTES
 
     tokenizers.load("byte").save(tmp_path)
-    encoded = parallel.encode_documents(endless(), str(tmp_path), 0.0, 1)
+    encoded = parallel.encode_documents(long(), str(tmp_path), 0.0, 1)
     for number in range(1, 20):
         next(encoded)
         assert read <= number + parallel.CHUNKS_IN_FLIGHT + 1
