@@ -31,6 +31,8 @@ def _guarded(main: Callable[[], int | None]) -> int:
 def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
+        if flags.FLAGS["verbosity"].using_default_value:
+            flags.FLAGS.verbosity = -1  # warnings; absl.app would show more
         if "config" in flags.FLAGS:
             _ = flags.FLAGS.config.to_dict  # raises if the file could not be read
     except (flags.Error, UserError) as error:

@@ -215,8 +215,9 @@ class _Loop:
         return UserError(
             f"the loss or a gradient was not finite in {bad_steps} steps in a row, to"
             f" step {self._step}: {_last_good(self._workdir)}; lower"
-            f" config.optimizer.learning_rate ({self._config.optimizer.learning_rate:g})"
-            " in another --workdir, or with --allow_config_change"
+            " config.optimizer.learning_rate"
+            f" ({self._config.optimizer.learning_rate:g}) in another --workdir, or with"
+            " --allow_config_change"
         )
 
     def _introduce(self, flops_formula: str) -> None:
