@@ -6,6 +6,8 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
+# Most of the suite's time is compilation.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

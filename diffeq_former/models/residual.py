@@ -10,10 +10,11 @@ def base_stddev(c: ModelConfig, unit: Linear) -> float:
     """0.02; for what writes to the residual stream in steps of length 1, GPT-2's rule.
 
     GPT-2 (Radford et al. 2019) divides by sqrt(2L) there, so that the sum of L layers
-    of two terms keeps its size. In shorter steps the step does that. The authors'
-    initialisation of the hypernetwork does not.
+    of two terms keeps its size. In shorter steps the step does that. In the authors'
+    initialisation the base of the hypernetwork is zero.
     """
-    authors = c.weights == "hypernetwork" and c.initialization == "authors"
-    if unit.writes_residual and c.step_size == 1.0 and not authors:
+    if c.weights == "hypernetwork" and c.initialization == "authors":
+        return 0.0
+    if unit.writes_residual and c.step_size == 1.0:
         return STDDEV / (2 * c.num_layers) ** 0.5
     return STDDEV

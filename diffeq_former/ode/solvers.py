@@ -36,7 +36,11 @@ class RungeKutta:
 
 @dataclasses.dataclass(frozen=True)
 class Splitting:
-    """Euler steps of single terms in turn, each (term, fraction of the step)."""
+    """Euler steps of single terms in turn, each (term, fraction of the step).
+
+    The order is that of the splitting: of the whole where Euler integrates each term
+    exactly; otherwise the Euler substeps limit it to 1.
+    """
 
     order: int
     node: float

@@ -1,0 +1,89 @@
+"""Model configurations that the suites run over: every combination that is allowed."""
+
+import dataclasses
+import functools
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.errors import UserError
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.validate import validate_model
+from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode.solvers import SOLVERS
+
+TINY = ModelConfig(
+    num_layers=3,
+    d_model=16,
+    num_heads=2,
+    d_ff=24,
+    vocab_size=32,
+    max_len=8,
+    time_embed_dim=4,
+    num_frequencies=5,
+    dtype="float32",
+)
+
+
+def allowed(**fixed) -> list[ModelConfig]:
+    """Allowed combinations in which every two of block, source and solver meet.
+
+    The hypernetwork comes with every block and solver; the other sources with every
+    solver, the blocks taking turns. What is `fixed` stays so.
+    """
+    turns = itertools.cycle(BLOCKS)
+    combinations = [
+        ("hypernetwork", *pair) for pair in itertools.product(SOLVERS, BLOCKS)
+    ]
+    for weights, solver in itertools.product(SOURCES, SOLVERS):
+        if weights != "hypernetwork":
+            combinations.append((weights, solver, next(turns)))
+    configs = {}
+    for weights, solver, block in combinations:
+        chosen = {"weights": weights, "solver": solver, "block": block} | fixed
+        config = dataclasses.replace(TINY, **chosen)
+        if is_allowed(config):
+            configs[config] = None
+    return list(configs)
+
+
+def is_allowed(config: ModelConfig) -> bool:
+    try:
+        validate_model(config)
+    except UserError:
+        return False
+    return True
+
+
+def name(config: ModelConfig) -> str:
+    return f"{config.block}-{config.weights}-{config.solver}"
+
+
+@functools.cache
+def shapes_of(config: ModelConfig):
+    """The parameters' shapes."""
+    init = Transformer(config).init
+    boxed = jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
+    return jax.tree.map(lambda x: x.shape, nn.unbox(boxed)["params"])
+
+
+def params_of(config: ModelConfig, seed: int = 0, stddev: float = 0.2):
+    """Parameters of which none is zero and with which the weights move in time."""
+    random = np.random.default_rng(seed)
+
+    def draw(path, shape):
+        mean = 1.0 if path[-1].key == "scale" else 0.0
+        return jnp.asarray(random.normal(mean, stddev, shape), jnp.float32)
+
+    is_shape = {"is_leaf": lambda x: isinstance(x, tuple)}
+    return jax.tree_util.tree_map_with_path(draw, shapes_of(config), **is_shape)
+
+
+def tokens_of(config: ModelConfig, batch: int = 2, seed: int = 1) -> np.ndarray:
+    shape = (batch, config.max_len)
+    return np.random.default_rng(seed).integers(0, config.vocab_size, shape)

@@ -1,0 +1,96 @@
+"""Dropout and document masks: what the fused attention does not show."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY, params_of, tokens_of
+
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.transformer import Transformer
+
+every_block = pytest.mark.parametrize("block", BLOCKS)
+
+
+def trained_logits(config, params, tokens_BL, seed):
+    rngs = {"dropout": jax.random.key(seed)}
+    apply = jax.jit(Transformer(config, train=True).apply)
+    return apply({"params": params}, tokens_BL, rngs=rngs)
+
+
+@every_block
+def test_attention_with_no_dropout_to_speak_of_is_attention(block):
+    """The path that can drop probabilities, at a rate that drops none."""
+    config = dataclasses.replace(TINY, block=block, attention_dropout=1e-9)
+    params, tokens_BL = params_of(config), tokens_of(config)
+    expected = jax.jit(Transformer(config).apply)({"params": params}, tokens_BL)
+    logits = trained_logits(config, params, tokens_BL, seed=0)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout"])
+def test_dropout_acts_in_training_only(kind):
+    config = dataclasses.replace(TINY, **{kind: 0.5})
+    params, tokens_BL = params_of(config), tokens_of(config)
+    first, again, other = (
+        trained_logits(config, params, tokens_BL, seed) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert float(jnp.abs(first - other).max()) > 1e-3
+    still = jax.jit(Transformer(config).apply)({"params": params}, tokens_BL)
+    plain = jax.jit(Transformer(TINY).apply)({"params": params}, tokens_BL)
+    np.testing.assert_array_equal(still, plain)
+
+
+def test_dropout_differs_between_steps_of_depth():
+    """The field is made constant, so only masks tell one step from the next."""
+    config = dataclasses.replace(TINY, weights="shared", dropout=0.5)
+    params = params_of(config)
+    for unit in params["weights"].values():
+        for key in unit.keys() & {"kernel", "bias", "shift"}:
+            unit[key] = jnp.zeros_like(unit[key])
+    ff_out = params["weights"]["ff_out"]
+    ff_out["bias"] = jnp.ones_like(ff_out["bias"])
+    apply = jax.jit(Transformer(config, train=True).apply, static_argnames="mutable")
+    _, sown = apply(
+        {"params": params},
+        tokens_of(config),
+        rngs={"dropout": jax.random.key(0)},
+        mutable=("intermediates",),
+    )
+    (x_TBLD,) = sown["intermediates"]["depth"]["state"]
+    moved_TBLD = np.diff(x_TBLD, axis=0).round(4)  # h * (0 or 1 / (1 - rate))
+    assert set(np.unique(moved_TBLD)) == {0.0, np.float32(2 / 3).round(4)}
+    assert (moved_TBLD[0] != moved_TBLD[1]).any()
+
+
+@every_block
+def test_no_gradient_crosses_documents(block):
+    """Token 0 ends a text and begins the next; distinct tokens tell places apart."""
+    config = dataclasses.replace(
+        TINY, block=block, document_masking=True, end_of_text=0
+    )
+    params = params_of(config)
+    tokens_BL = np.array([[0, 1, 2, 0, 3, 4, 5, 6]])
+
+    @jax.jit
+    def gradient(place_L):
+        def chosen(token_VD):
+            changed = params | {"embedding": params["embedding"] | {"token": token_VD}}
+            apply = Transformer(config).apply
+            x_BLD = apply({"params": changed}, tokens_BL, method="hidden")
+            return (jnp.square(x_BLD) * place_L[None, :, None]).sum()
+
+        return jnp.abs(jax.grad(chosen)(params["embedding"]["token"])).sum(-1)
+
+    second = np.asarray(gradient(jnp.arange(8) >= 3))
+    assert (second[[1, 2]] == 0).all() and (second[[0, 3, 4, 5, 6]] > 0).all()
+    unmasked = dataclasses.replace(config, document_masking=False)
+    masked, open_ = (
+        jax.jit(Transformer(c).apply)({"params": params}, tokens_BL)
+        for c in (config, unmasked)
+    )
+    np.testing.assert_allclose(masked[:, :3], open_[:, :3], atol=1e-5)
+    assert float(jnp.abs(masked[:, 3:] - open_[:, 3:]).max()) > 1e-3

@@ -1,0 +1,105 @@
+"""layer_table + lie_trotter against GPT-2 and Llama written out in float64 numpy."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from cases import TINY, params_of, tokens_of
+
+from diffeq_former.models.transformer import Transformer
+
+
+def normalise(x, eps):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+
+
+def layer_norm(w, x, eps):
+    return normalise(x - x.mean(-1, keepdims=True), eps) * w["scale"] + w["shift"]
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def causal_attention(q, k, v):
+    """One sequence: q [L, N, H]; k, v [L, K, H], each serving N / K heads."""
+    L, N, H = q.shape
+    out = np.zeros_like(q)
+    for n in range(N):
+        kv = n // (N // k.shape[1])
+        scores = q[:, n] @ k[:, kv].T / np.sqrt(H)
+        scores = np.where(np.tril(np.ones((L, L))) > 0, scores, -np.inf)
+        out[:, n] = softmax(scores) @ v[:, kv]
+    return out
+
+
+def gpt2(config, p, tokens):
+    x = p["embedding"]["token"][tokens] + p["embedding"]["position"][: len(tokens)]
+    for layer in range(config.num_layers):
+        w = jax.tree.map(lambda a, i=layer: a[i], p["weights"])
+        y = layer_norm(w["norm_1"], x, config.norm_eps)
+        qkv = np.einsum("ld,dcnh->lcnh", y, w["qkv"]["kernel"]) + w["qkv"]["bias"]
+        o = causal_attention(qkv[:, 0], qkv[:, 1], qkv[:, 2])
+        out = w["attention_out"]
+        x = x + np.einsum("lnh,nhd->ld", o, out["kernel"]) + out["bias"]
+        y = layer_norm(w["norm_2"], x, config.norm_eps)
+        h = y @ w["ff_in"]["kernel"] + w["ff_in"]["bias"]
+        h = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+        x = x + h @ w["ff_out"]["kernel"] + w["ff_out"]["bias"]
+    x = layer_norm(p["final_norm"], x, config.norm_eps)
+    return x @ p["embedding"]["token"].T
+
+
+def rotary(x, base):
+    """Pairs (i, i + H/2) as complex numbers, turned by position * base^(-2i/H)."""
+    half = x.shape[-1] // 2
+    z = x[..., :half] + 1j * x[..., half:]
+    angles = np.arange(len(x))[:, None] * base ** (-2 * np.arange(half) / (2 * half))
+    z = z * np.exp(1j * angles)[:, None]
+    return np.concatenate([z.real, z.imag], -1)
+
+
+def llama(config, p, tokens):
+    def norm(w, x):
+        return normalise(x, config.norm_eps) * w["scale"]
+
+    x = p["embedding"]["token"][tokens]
+    for layer in range(config.num_layers):
+        w = jax.tree.map(lambda a, i=layer: a[i], p["weights"])
+        y = norm(w["norm_1"], x)
+        q, k, v = (
+            np.einsum("ld,dnh->lnh", y, w[name]["kernel"])
+            for name in ("query", "key", "value")
+        )
+        q, k = rotary(q, config.rope_base), rotary(k, config.rope_base)
+        o = causal_attention(q, k, v)
+        x = x + np.einsum("lnh,nhd->ld", o, w["attention_out"]["kernel"])
+        y = norm(w["norm_2"], x)
+        gate = y @ w["gate"]["kernel"]
+        h = gate / (1 + np.exp(-gate)) * (y @ w["up"]["kernel"])
+        x = x + h @ w["down"]["kernel"]
+    return norm(p["final_norm"], x) @ p["head"]["kernel"]
+
+
+PLAIN = {"gpt": (gpt2, 0), "llama": (llama, 0), "llama-grouped": (llama, 1)}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_equals_the_plain_transformer(name):
+    written_out, num_kv_heads = PLAIN[name]
+    config = dataclasses.replace(
+        TINY,
+        block=name.split("-")[0],
+        weights="layer_table",
+        solver="lie_trotter",
+        num_kv_heads=num_kv_heads,
+    )
+    assert config.step_size == 1.0
+    params, tokens_BL = params_of(config), tokens_of(config)
+    logits = jax.jit(Transformer(config).apply)({"params": params}, tokens_BL)
+    exact = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    for row, tokens_L in enumerate(tokens_BL):
+        expected = written_out(config, exact, tokens_L)
+        np.testing.assert_allclose(logits[row], expected, rtol=0, atol=2e-5)

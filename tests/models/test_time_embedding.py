@@ -1,0 +1,57 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY, params_of
+
+from diffeq_former.models.time_embedding import embed_times, features
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import stage_times
+
+TIMES = stage_times(24, (1.0,))[:, 0]
+
+
+def test_features_against_float64():
+    w = 10000.0 ** (-np.arange(128) / 128)
+    angles = 1000.0 * np.asarray(TIMES, np.float64)[:, None] * w
+    exact = np.concatenate(
+        [np.asarray(TIMES)[:, None], np.sin(angles), np.cos(angles)], 1
+    )
+    phi = features(TIMES, 128, 1000.0)
+    assert phi.shape == (24, 257)
+    # The angle reaches 1000, where float32 numbers are 6e-5 apart.
+    np.testing.assert_allclose(phi, exact, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_time_is_float32_whatever_the_compute_dtype(dtype):
+    config = dataclasses.replace(TINY, dtype=dtype)
+    mlps = params_of(config)["weights"]["time_mlp"]
+    embed = jax.jit(embed_times, static_argnums=0)
+    u_MTE = embed(config, mlps, TIMES)
+    assert u_MTE.dtype == jnp.float32
+    np.testing.assert_array_equal(u_MTE, embed(TINY, mlps, TIMES))
+
+
+def test_unit_initialisation_normalises_u():
+    mlps = params_of(TINY)["weights"]["time_mlp"]
+    lengths = jnp.linalg.norm(embed_times(TINY, mlps, TIMES), axis=-1)
+    np.testing.assert_allclose(lengths, np.ones_like(lengths), rtol=1e-5)
+
+
+def test_shared_mlp_is_the_case_of_equal_mlps():
+    each, one = (
+        dataclasses.replace(TINY, time_mlp=m) for m in ("per_weight", "shared")
+    )
+    params = params_of(one)
+    tokens_BL = jnp.arange(8)[None]
+    expected = Transformer(one).apply({"params": params}, tokens_BL)
+    num_units = len(params["weights"]) - 1
+    repeated = jax.tree.map(
+        lambda x: jnp.repeat(x, num_units, 0), params["weights"]["time_mlp"]
+    )
+    params["weights"] = params["weights"] | {"time_mlp": repeated}
+    logits = Transformer(each).apply({"params": params}, tokens_BL)
+    np.testing.assert_allclose(logits, expected, atol=1e-6)

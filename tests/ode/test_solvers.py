@@ -1,0 +1,100 @@
+"""Orders of convergence by slope, in float64, against closed forms."""
+
+import numpy as np
+import pytest
+
+from diffeq_former.ode.grid import stage_times
+from diffeq_former.ode.solvers import SOLVERS, RungeKutta, Splitting
+
+# Each field is its terms f(t, x) and its exact solution at t = 1 from `START`.
+START = {"rotation": np.array([0.8, -0.3]), "logistic": np.array([0.3])}
+
+
+def rate(t):
+    return 1.0 + np.cos(3.0 * t)
+
+
+def rate_integral(t):
+    return t + np.sin(3.0 * t) / 3.0
+
+
+def rotation():
+    """(q, p)' = rate(t) (p, -q): two terms, each of which moves one coordinate."""
+    angle = rate_integral(1.0)
+    cos, sin = np.cos(angle), np.sin(angle)
+    terms = (
+        lambda t, x: rate(t) * np.array([x[1], 0.0]),
+        lambda t, x: rate(t) * np.array([0.0, -x[0]]),
+    )
+    return terms, np.array([[cos, sin], [-sin, cos]]) @ START["rotation"]
+
+
+def logistic():
+    """x' = rate(t) (x - x^2), whose terms bend along themselves."""
+    odds = START["logistic"] / (1 - START["logistic"]) * np.exp(rate_integral(1.0))
+    terms = (lambda t, x: rate(t) * x, lambda t, x: -rate(t) * x * x)
+    return terms, odds / (1 + odds)
+
+
+FIELDS = {"rotation": rotation, "logistic": logistic}
+
+
+def slope(solver, field) -> float:
+    terms, exact = FIELDS[field]()
+    counts = np.array([16, 32, 64, 128])
+    errors = []
+    for num_steps in counts:
+        x, h = START[field], 1.0 / num_steps
+        for k in range(num_steps):
+            times = [(k + node) * h for node in solver.nodes]
+            at = [
+                lambda node, x, term=term, times=times: term(times[node], x)
+                for term in terms
+            ]
+            x = solver.step(at, x, h)
+        errors.append(np.abs(x - exact).max())
+    return -np.polyfit(np.log(counts), np.log(errors), 1)[0]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_order(name):
+    assert slope(SOLVERS[name], "rotation") == pytest.approx(
+        SOLVERS[name].order, abs=0.15
+    )
+
+
+RUNGE_KUTTA = [n for n, s in SOLVERS.items() if isinstance(s, RungeKutta)]
+SPLITTINGS = [n for n, s in SOLVERS.items() if isinstance(s, Splitting)]
+
+
+@pytest.mark.parametrize("name", RUNGE_KUTTA)
+def test_runge_kutta_keeps_its_order_on_any_field(name):
+    order = SOLVERS[name].order
+    assert slope(SOLVERS[name], "logistic") == pytest.approx(order, abs=0.15)
+
+
+@pytest.mark.parametrize("name", SPLITTINGS)
+def test_splittings_take_euler_substeps(name):
+    """Their order needs terms that Euler integrates exactly; else it is 1."""
+    assert slope(SOLVERS[name], "logistic") == pytest.approx(1, abs=0.15)
+
+
+def test_the_orders_are_those_of_the_methods():
+    orders = {name: solver.order for name, solver in SOLVERS.items()}
+    assert orders == {
+        "euler": 1,
+        "lie_trotter": 1,
+        "strang": 2,
+        "midpoint": 2,
+        "heun": 2,
+        "rk4": 4,
+    }
+
+
+@pytest.mark.parametrize("num_steps", [1, 6, 93, 99, 1000])
+def test_grid_ends_at_one_and_rounds_once(num_steps):
+    times = np.asarray(stage_times(num_steps, (0.5, 1.0)))
+    assert times.dtype == np.float32 and times.shape == (num_steps, 2)
+    exact = (np.arange(num_steps)[:, None] + np.array([0.5, 1.0])) / num_steps
+    np.testing.assert_array_equal(times, exact.astype(np.float32))
+    assert times[-1, 1] == 1.0
