@@ -65,13 +65,13 @@ def _validate_combination(c: ModelConfig) -> None:
             )
         if c.generate_weights == "per_step":
             raise UserError(
-                "config.model.generate_weights: a layer_table stores its weights, there "
-                "is nothing to generate per_step; use tabulated"
+                "config.model.generate_weights: a layer_table stores its weights, so "
+                "there is nothing to generate per_step; use tabulated"
             )
     if c.chain_norms and c.block != "llama":
         raise UserError(
-            "config.model.chain_norms: it is a trait of the released llama block; set it "
-            "to False, or block to llama"
+            "config.model.chain_norms: it is a trait of the released llama block; "
+            "set it to False, or block to llama"
         )
     if c.remat in SAVE_WEIGHTS and c.generate_weights != "per_step":
         raise UserError(
