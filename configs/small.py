@@ -1,0 +1,32 @@
+"""The small DiffEqFormer of docs/results.md: width 128, 8 steps, E 48, length 128.
+
+    python -m diffeq_former.main --config=configs/small.py --workdir=runs/small \
+        --config.data.path=data/books
+
+Its plain twin, at its own best learning rate:
+
+    ... --config.model.weights=layer_table --config.model.solver=lie_trotter \
+        --config.optimizer.learning_rate=2e-3
+
+Data: any text in 4,096 SentencePiece tokens, prepared with --seq_len=128.
+"""
+
+from diffeq_former.config import default_config
+
+
+def get_config():
+    config = default_config()
+    config.model.num_layers = 8
+    config.model.d_model = 128
+    config.model.num_heads = 4
+    config.model.vocab_size = 4096
+    config.model.max_len = 128
+    config.model.time_embed_dim = 48
+    config.model.dtype = "float32"
+    config.optimizer.learning_rate = 4e-3
+    config.optimizer.bank_multiplier = 0.3
+    config.training.num_steps = 2000
+    config.training.batch_size = 16  # 2,048 tokens a step, 4.1M in all
+    config.training.eval_every = 250
+    config.training.checkpoint_every = 250
+    return config
