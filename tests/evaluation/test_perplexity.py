@@ -1,0 +1,145 @@
+"""Figures of the validation split, against numpy in float64."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY, params_of
+from prepared import prepare_words
+
+from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.sharding.mesh import DATA_AXIS, local_mesh
+
+L = 10
+MODEL = dataclasses.replace(
+    TINY, num_layers=2, vocab_size=ByteTokenizer.vocab_size, max_len=L
+)
+SHARED = dataclasses.replace(MODEL, weights="shared")  # quick to compile
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    dataset = prepare_words(tmp_path_factory.mktemp("data"), L)
+    rows = dataset.split("validation").rows
+    assert rows > 24 and rows % 3 and rows % 8, "the last batch is to be partial"
+    assert -1 in dataset.rows("validation")[rows - 1], "the last row is to be short"
+    return dataset
+
+
+def evaluate(model, dataset, params, batch_size=8, devices=1, micro_batches=1):
+    training = TrainingConfig(
+        batch_size=batch_size, num_micro_batches=micro_batches, loss_chunk=4
+    )
+    mesh = jax.make_mesh(
+        (devices,),
+        (DATA_AXIS,),
+        axis_types=(jax.sharding.AxisType.Auto,),
+        devices=jax.devices()[:devices],
+    )
+    config = Config(model=model, training=training)
+    return make_evaluate(config, dataset, mesh)(params)
+
+
+def token_losses(model, params, dataset):
+    """-log p of every token but the first, from all logits, row by row."""
+    logits_of = jax.jit(Transformer(model).apply)
+    losses = []
+    for row in dataset.rows("validation"):
+        row = row[row >= 0]
+        inputs_BL = np.full((1, L), dataset.eot, np.int32)
+        inputs_BL[0, : len(row) - 1] = row[:-1]
+        logits_LV = logits_of({"params": params}, inputs_BL)[0]
+        logits_LV = np.asarray(logits_LV, np.float64)[: len(row) - 1]
+        z_L = np.log(np.exp(logits_LV).sum(axis=1))
+        losses += list(z_L - logits_LV[np.arange(len(row) - 1), row[1:]])
+    return np.array(losses)
+
+
+def num_bytes(dataset):
+    """Byte tokens are bytes, but for the ends of texts."""
+    rows = [row[1:] for row in dataset.rows("validation")]
+    tokens = np.concatenate([dataset.rows("validation")[0][:1], *rows])
+    return int(((tokens >= 0) & (tokens != dataset.eot)).sum())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"block": "llama", "weights": "shared", "solver": "heun"},
+        {"weights": "layer_table", "solver": "lie_trotter"},
+        {"generate_weights": "per_step", "remat": "save_weights"},
+        {"document_masking": True, "end_of_text": ByteTokenizer.eot},
+    ],
+    ids=str,
+)
+def test_figures_equal_those_of_all_logits(dataset, options):
+    model = dataclasses.replace(MODEL, **options)
+    params = params_of(model)
+    losses = token_losses(model, params, dataset)
+    figures = evaluate(model, dataset, params)
+    loss, nats = losses.mean(), losses.sum()
+    assert figures == {
+        "loss": pytest.approx(loss, rel=1e-6),
+        "perplexity": pytest.approx(math.exp(loss), rel=1e-5),
+        "bits_per_byte": pytest.approx(
+            nats / math.log(2) / num_bytes(dataset), rel=1e-6
+        ),
+        "tokens": len(losses),
+    }
+    assert type(figures["tokens"]) is int
+
+
+def test_batches_change_nothing(dataset):
+    """Not their size, nor the devices that share them, nor accumulation."""
+    params = params_of(SHARED)
+    whole = evaluate(SHARED, dataset, params, batch_size=100)
+    for options in (
+        {"batch_size": 1},
+        {"batch_size": 3},
+        {"batch_size": 8},
+        {"batch_size": 10, "micro_batches": 2, "devices": 8},
+    ):
+        assert evaluate(SHARED, dataset, params, **options) == {
+            name: pytest.approx(value, rel=1e-6) for name, value in whole.items()
+        }
+
+
+def test_a_model_that_knows_nothing(dataset):
+    params = jax.tree.map(jnp.zeros_like, params_of(SHARED))
+    figures = evaluate(SHARED, dataset, params)
+    assert figures["loss"] == pytest.approx(math.log(MODEL.vocab_size), rel=1e-6)
+    assert figures["perplexity"] == pytest.approx(MODEL.vocab_size, rel=1e-5)
+
+
+def test_other_depths_of_a_continuous_model(dataset):
+    params = params_of(MODEL)
+    trained = evaluate(MODEL, dataset, params)
+    assert evaluate(MODEL.at_depth(MODEL.num_layers), dataset, params) == trained
+    model = MODEL.at_depth(5)
+    expected = token_losses(model, params, dataset).mean()
+    finer = evaluate(model, dataset, params)
+    assert finer["loss"] == pytest.approx(expected, rel=1e-6)
+    assert abs(finer["loss"] - trained["loss"]) > 1e-4
+
+
+def test_stops_between_batches(dataset):
+    config = Config(model=SHARED, training=TrainingConfig(batch_size=8))
+    run, params = make_evaluate(config, dataset, local_mesh()), params_of(SHARED)
+    asked = []
+
+    def after(count):
+        asked.clear()
+        return lambda: asked.append(None) or len(asked) > count
+
+    assert run(params, should_stop=after(2)) is None
+    assert len(asked) == 3
+    num_batches = -(-dataset.split("validation").rows // 8)
+    assert run(params, should_stop=after(100)) == run(params)
+    assert len(asked) == num_batches

@@ -1,0 +1,175 @@
+"""Generation: equal to the full forward pass, whatever else is in the batch."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY, name, params_of
+
+from diffeq_former.errors import UserError
+from diffeq_former.generation.generate import SHORTEST_BUCKET, Generator
+from diffeq_former.models.transformer import Transformer
+
+EOT = 3
+PROMPTS = [[5, 6, 7], [], [8, 9, 10, 11, 12, 13, 14, 15, 16], [4]]
+CONFIG = dataclasses.replace(TINY, num_layers=2, max_len=40)
+SAMPLED = {"temperature": 1.5, "top_k": 20, "top_p": 0.95}
+
+# Every block with every source, and every solver; all combinations of the three are
+# in the test of cached decoding among those of the model.
+VARIETY = [
+    dataclasses.replace(CONFIG, block=block, weights=weights, solver=solver, max_len=16)
+    for block, weights, solver in (
+        ("gpt", "hypernetwork", "rk4"),
+        ("gpt", "layer_table", "strang"),
+        ("gpt", "shared", "midpoint"),
+        ("llama", "hypernetwork", "euler"),
+        ("llama", "layer_table", "lie_trotter"),
+        ("llama", "shared", "heun"),
+    )
+]
+
+
+@functools.cache
+def forward(config):
+    return jax.jit(Transformer(config).apply)
+
+
+def reference(config, params, prompt, num_new, eot=EOT):
+    """Greedy, by a full forward pass for each token, without cache or table."""
+    tokens = [eot, *prompt]
+    for _ in range(num_new):
+        padded_L = np.zeros(config.max_len, np.int32)
+        padded_L[: len(tokens)] = tokens
+        logits_LV = forward(config)({"params": params}, padded_L[None])[0]
+        tokens.append(int(jnp.argmax(logits_LV[len(tokens) - 1])))
+        if tokens[-1] == eot:
+            return tokens[1 + len(prompt) : -1]
+    return tokens[1 + len(prompt) :]
+
+
+@pytest.mark.parametrize("config", VARIETY, ids=name)
+def test_greedy_equals_the_full_forward_pass(config):
+    params, num_new = params_of(config), 7
+    ours = Generator(config).generate(
+        params, PROMPTS, max_new_tokens=num_new, temperature=0.0, eot=EOT
+    )
+    assert ours == [reference(config, params, p, num_new) for p in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return Generator(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def generate(generator):
+    return functools.partial(generator.generate, params_of(CONFIG), eot=EOT)
+
+
+def test_weights_generated_in_the_scan_give_the_same(generate):
+    options = {"generate_weights": "per_step", "remat": "save_weights"}
+    per_step = Generator(dataclasses.replace(CONFIG, **options))
+    options = {"max_new_tokens": 9, **SAMPLED}
+    ours = per_step.generate(params_of(CONFIG), PROMPTS, eot=EOT, **options)
+    assert ours == generate(PROMPTS, **options)
+
+
+def test_a_row_does_not_depend_on_its_batch(generate):
+    """Row i draws with seed + i; padding and neighbours change nothing."""
+    together = generate(PROMPTS, max_new_tokens=20, seed=7, **SAMPLED)
+    for i, prompt in enumerate(PROMPTS):
+        alone = generate([prompt], max_new_tokens=20, seed=7 + i, **SAMPLED)
+        assert alone == together[i : i + 1]
+
+
+def test_a_seed_reproduces(generate):
+    first = generate(PROMPTS, max_new_tokens=20, seed=1, **SAMPLED)
+    assert generate(PROMPTS, max_new_tokens=20, seed=1, **SAMPLED) == first
+    others = generate(PROMPTS, max_new_tokens=20, seed=11, **SAMPLED)
+    assert all(a != b for a, b in zip(first, others, strict=True))
+    equal = generate([[5]] * 4, max_new_tokens=20, **SAMPLED)
+    assert len(set(map(tuple, equal))) == 4, "equal prompts must not share their draws"
+
+
+def test_fewer_new_tokens_are_a_prefix(generate):
+    longer = generate(PROMPTS, max_new_tokens=20, **SAMPLED)
+    shorter = generate(PROMPTS, max_new_tokens=6, **SAMPLED)
+    assert shorter == [row[:6] for row in longer]
+    assert generate(PROMPTS, max_new_tokens=0) == [[], [], [], []]
+    assert generate([], max_new_tokens=5) == []
+
+
+def test_each_row_ends_with_its_own_text(generator):
+    params, prompts, uneven = params_of(CONFIG), PROMPTS[:2], 0
+    for end in range(CONFIG.vocab_size):
+        ours = generator.generate(
+            params, prompts, max_new_tokens=20, temperature=0.0, eot=end
+        )
+        assert ours == [reference(CONFIG, params, p, 20, eot=end) for p in prompts]
+        lengths = sorted(map(len, ours))
+        uneven += lengths[0] < lengths[1]
+    assert uneven, "no row ended before the others: choose other parameters"
+
+
+def test_sampled_frequencies_are_those_of_the_model(generate):
+    """The first token after a prompt, over many seeds, against the softmax."""
+    prompts = [[5, 6]] * 4000
+    tokens = [row[0] if row else EOT for row in generate(prompts, max_new_tokens=1)]
+    tokens_L = np.array([EOT, 5, 6] + [0] * (CONFIG.max_len - 3))
+    logits_LV = forward(CONFIG)({"params": params_of(CONFIG)}, tokens_L[None])[0]
+    p_V = np.asarray(jax.nn.softmax(logits_LV[2]), np.float64)
+    frequencies_V = np.bincount(tokens, minlength=CONFIG.vocab_size) / len(tokens)
+    deviation_V = np.sqrt(p_V * (1 - p_V) / len(tokens)) + 1 / len(tokens)
+    assert (np.abs(frequencies_V - p_V) < 4 * deviation_V).all()
+
+
+def test_ids_past_the_vocabulary_are_never_drawn(generate):
+    options = {"max_new_tokens": 30, **SAMPLED}
+    assert max(sum(generate(PROMPTS, **options), [])) >= 10
+    bound = Generator(CONFIG, vocab_size=10)
+    ours = bound.generate(params_of(CONFIG), PROMPTS, eot=EOT, **options)
+    assert 0 < max(sum(ours, [])) < 10
+
+
+def test_the_whole_length_can_be_used_and_no_more(generate):
+    prompt = [5] * 10
+    room = CONFIG.max_len - len(prompt)
+    ours = generate([prompt, []], max_new_tokens=room, temperature=0.0)
+    expected = reference(CONFIG, params_of(CONFIG), prompt, room)
+    assert ours[0] == expected
+    with pytest.raises(UserError) as raised:
+        generate([[], prompt], max_new_tokens=room + 1)
+    assert str(raised.value) == (
+        "max_new_tokens: a prompt of 10 tokens and 31 new ones are more than the "
+        "model's max_len of 40; shorten the prompt or ask for at most 30 new tokens"
+    )
+    with pytest.raises(UserError, match="max_new_tokens: expected 0 or more, got -1"):
+        generate([prompt], max_new_tokens=-1)
+
+
+def test_few_programs_are_compiled():
+    """One for a power of two of the prompts' lengths, whatever is asked besides."""
+    config = dataclasses.replace(CONFIG, weights="shared")
+    generator, params, compiled = Generator(config), params_of(config), []
+
+    def listen(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for length in range(0, 32, 3):
+            generator.generate(
+                params,
+                [[5] * length],
+                max_new_tokens=1 + length % 5,
+                seed=length,
+                eot=3,
+            )
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert SHORTEST_BUCKET == 16 and len(compiled) == 2  # 16, 32
