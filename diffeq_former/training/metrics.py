@@ -93,4 +93,4 @@ class Meter:
 
 def perplexity(loss: float) -> float:
     """exp(loss), infinite where that is beyond a float."""
-    return math.exp(loss) if loss < 700 else math.inf
+    return math.inf if loss > 700 else math.exp(loss)

@@ -26,7 +26,12 @@ class TrainState:
 
 def create(config: Config, mesh: Mesh) -> TrainState:
     """The state before the first step: parameters drawn from the seed, on `mesh`."""
-    init = jax.jit(lambda: _init(config), out_shardings=replicated(mesh))
+    init = jax.jit(
+        lambda: _init(config),
+        out_shardings=replicated(mesh),
+        # It runs once, and would compile for longer than all else on a CPU.
+        compiler_options={"xla_backend_optimization_level": 1},
+    )
     return init()
 
 

@@ -53,7 +53,9 @@ class MetricsWriter:
 
     def parameter_overview(self, params) -> None:
         """Names, shapes and sizes of all parameters, arrays or shapes, as text."""
-        overview = parameter_overview.get_parameter_overview(params, include_stats=None)
+        overview = parameter_overview.get_parameter_overview(
+            params, include_stats=False
+        )
         self.text(0, "parameters", overview)
 
     def flush(self) -> None:

@@ -1,0 +1,126 @@
+"""Accumulated gradients against a loss written down plainly."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import TINY, params_of
+from dot_flops import dot_flops
+
+from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.training.gradients import loss_and_gradients
+
+Z_LOSS = 0.01
+DISCRETE = {"weights": "layer_table", "solver": "lie_trotter"}
+
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def config_of(**model) -> Config:
+    training = TrainingConfig(loss_chunk=3, z_loss=Z_LOSS)
+    return Config(model=dataclasses.replace(TINY, **model), training=training)
+
+
+def batch_of(num_rows: int, seed: int = 0) -> dict:
+    """Rows with different numbers of targets."""
+    random = np.random.default_rng(seed)
+    tokens = random.integers(0, TINY.vocab_size, (num_rows, TINY.max_len + 1))
+    targets = tokens[:, 1:].copy()
+    for row, missing in enumerate(random.integers(0, TINY.max_len, num_rows)):
+        targets[row, :missing] = -1
+    return {"inputs": tokens[:, :-1], "targets": targets}
+
+
+def micro_batches(batch: dict, M: int) -> dict:
+    return {k: jnp.asarray(x.reshape(M, -1, x.shape[1])) for k, x in batch.items()}
+
+
+def accumulated(config: Config, params, batch: dict, M: int):
+    def function(params, batches):
+        return loss_and_gradients(config, params, batches, jax.random.key(0))
+
+    return jax.jit(function)(params, micro_batches(batch, M))
+
+
+def plain_loss(config: Config, params, batch: dict):
+    logits = Transformer(config.model).apply({"params": params}, batch["inputs"])
+    has_target = batch["targets"] != -1
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    one_hot = jax.nn.one_hot(batch["targets"], logits.shape[-1])
+    losses = log_z - (logits * one_hot).sum(-1) + Z_LOSS * log_z**2
+    return (losses * has_target).sum() / has_target.sum()
+
+
+def assert_near(found, expected, tolerance: float):
+    """Differs by `tolerance` of the whole norm, and no array by 10 times that."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    difference = jax.tree.map(jnp.subtract, found, expected)
+    assert optax.tree.norm(difference) <= tolerance * optax.tree.norm(expected)
+    for (path, x), d in zip(
+        jax.tree_util.tree_leaves_with_path(expected),
+        jax.tree.leaves(difference),
+        strict=True,
+    ):
+        error, size = jnp.linalg.norm(d.ravel()), jnp.linalg.norm(x.ravel())
+        assert error <= 10 * tolerance * size, path
+
+
+CASES = [
+    {"block": "gpt"},
+    {"block": "llama"},
+    {"block": "gpt", **DISCRETE},
+    {"block": "llama", "weights": "shared"},
+    {"generate_weights": "per_step"},
+]
+
+
+@pytest.mark.parametrize("model", CASES, ids=str)
+def test_accumulation_equals_the_large_batch(model):
+    config, batch = config_of(**model), batch_of(8)
+    params = params_of(config.model)
+    losses, gradients = accumulated(config, params, batch, 4)
+    plain = jax.jit(jax.value_and_grad(lambda p: plain_loss(config, p, batch)))
+    loss, expected = plain(params)
+    assert float(losses["loss"] + losses["z_loss"]) == pytest.approx(float(loss), 1e-6)
+    assert losses["tokens"] == (batch["targets"] != -1).sum()
+    assert_near(gradients, expected, 1e-6)
+
+
+def test_tables_in_bfloat16_are_summed_in_float32():
+    """In bfloat16, the 48th of equal addends would be rounded by up to a hundredth."""
+    config = config_of(dtype="bfloat16", **DISCRETE)
+    params = params_of(config.model)
+    row = {k: x[:1] for k, x in batch_of(1, seed=3).items()}
+    row["targets"] = np.abs(row["targets"])
+    many = {k: np.repeat(x, 48, axis=0) for k, x in row.items()}
+    _, expected = accumulated(config, params, row, 1)
+    _, gradients = accumulated(config, params, many, 48)
+    assert all(g.dtype == jnp.float32 for g in jax.tree.leaves(gradients))
+    assert_near(gradients, expected, 1e-6)
+
+
+def flops_of(config: Config, M: int) -> int:
+    params, batch = params_of(config.model), micro_batches(batch_of(8), M)
+    key = jax.random.key(0)
+    return dot_flops(lambda p, b: loss_and_gradients(config, p, b, key), params, batch)
+
+
+def test_weights_are_generated_once_for_all_micro_batches():
+    tabulated = config_of()
+    assert flops_of(tabulated, 4) == flops_of(tabulated, 1)
+    per_step = config_of(generate_weights="per_step")
+    assert flops_of(per_step, 4) > 1.1 * flops_of(per_step, 1)
+
+
+def test_micro_batches_draw_their_own_dropout():
+    config = config_of(dropout=0.5, **DISCRETE)
+    params, row = params_of(config.model), batch_of(1)
+    twice = {k: np.repeat(x, 2, axis=0) for k, x in row.items()}
+    one, _ = accumulated(config, params, row, 1)
+    two, _ = accumulated(config, params, twice, 2)
+    assert abs(float(one["loss"] - two["loss"])) > 1e-3

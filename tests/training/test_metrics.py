@@ -1,0 +1,84 @@
+import math
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY
+
+from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.sharding.mesh import local_mesh
+from diffeq_former.training.metrics import Meter, norms, perplexity
+
+SEQ_LEN, ROWS = 8, 4
+LOSS = {"loss": jnp.float32(math.log(7.0))}
+
+
+@pytest.fixture
+def meter():
+    training = TrainingConfig(batch_size=ROWS)
+    return Meter(Config(model=TINY, training=training), SEQ_LEN, local_mesh())
+
+
+def test_norms_of_all_and_by_group():
+    tree = {
+        "embedding": {"token": jnp.array([3.0, 0.0])},
+        "head": {"kernel": jnp.array([4.0])},
+        "weights": {"qkv": {"bank": jnp.array([5.0]), "bias_bank": jnp.array([12.0])}},
+    }
+    found = {k: float(v) for k, v in norms("n", tree).items()}
+    groups = {"n/embedding": 3, "n/head": 4, "n/bank": 13}
+    assert found == pytest.approx({"n": math.sqrt(194)} | groups)
+
+
+def test_rates_agree_with_each_other_and_with_the_clock(meter):
+    start = time.perf_counter()
+    for _ in range(4):
+        time.sleep(0.01)
+        meter.count_step()
+    values = meter.report(LOSS)
+    elapsed = time.perf_counter() - start
+    seconds = values["seconds_per_step"]
+    assert 0.01 <= seconds <= elapsed / 4
+    assert values["tokens_per_second"] == pytest.approx(ROWS * SEQ_LEN / seconds)
+    assert values["perplexity"] == pytest.approx(7.0, rel=1e-5)
+    assert all(type(x) is float for x in values.values())
+
+
+def test_waiting_is_counted_a_step_and_pauses_are_not_counted(meter):
+    for _ in range(2):
+        with meter.data_wait():
+            time.sleep(0.02)
+        meter.count_step()
+    start = time.perf_counter()
+    with meter.pause():
+        time.sleep(0.5)
+    paused = time.perf_counter() - start
+    values = meter.report(LOSS)
+    assert 0.02 <= values["data_wait_seconds"] <= values["seconds_per_step"]
+    assert 2 * values["seconds_per_step"] < paused
+
+
+def test_a_report_starts_anew(meter):
+    with meter.data_wait():
+        time.sleep(0.01)
+    meter.count_step()
+    meter.report(LOSS)
+    meter.count_step()
+    assert meter.report(LOSS)["data_wait_seconds"] == 0.0
+
+
+def test_memory_is_that_of_this_process(meter):
+    before = meter.report(LOSS)["host_memory_gib"]
+    ballast = np.ones(2**27, np.uint8)
+    grown = meter.report(LOSS)["host_memory_gib"] - before
+    assert grown == pytest.approx(ballast.nbytes / 2**30, rel=0.3)
+
+
+def test_unknown_devices_report_no_utilisation(meter):
+    assert "mfu" not in meter.report(LOSS)
+
+
+def test_perplexity_beyond_floats_is_infinite():
+    assert perplexity(1e4) == math.inf
+    assert math.isnan(perplexity(math.nan))

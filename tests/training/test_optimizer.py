@@ -1,0 +1,168 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY, shapes_of
+
+from diffeq_former.config import OptimizerConfig
+from diffeq_former.training.optimizer import make_optimizer
+from diffeq_former.training.parameter_groups import decays, group_of
+
+# For each path of the parameters of every model: its group, and whether the mask
+# `matrices` lets it decay.
+LINEAR = {
+    "bank": ("bank", True),
+    "base": ("base", True),
+    "bias_bank": ("bank", False),
+    "kernel": ("base", True),
+    "bias": ("base", False),
+}
+NORM = {
+    name: ("norm", False) for name in ("scale", "shift", "scale_bank", "shift_bank")
+}
+TIME_MLP = {
+    "kernel_1": ("time_mlp", True),
+    "kernel_2": ("time_mlp", True),
+    "bias_1": ("time_mlp", False),
+    "bias_2": ("time_mlp", False),
+}
+UNITS = {
+    "gpt": ("qkv", "attention_out", "ff_in", "ff_out"),
+    "llama": ("query", "key", "value", "attention_out", "gate", "up", "down"),
+}
+
+
+def expected(block: str) -> dict:
+    units = {name: LINEAR for name in UNITS[block]}
+    return {
+        "weights": units | {"norm_1": NORM, "norm_2": NORM, "time_mlp": TIME_MLP},
+        "embedding": {"token": ("embedding", True), "position": ("embedding", True)},
+        "final_norm": NORM,
+        "head": {"kernel": ("head", True)},
+    }
+
+
+@pytest.mark.parametrize("block", ["gpt", "llama"])
+@pytest.mark.parametrize("weights", ["hypernetwork", "layer_table", "shared"])
+def test_groups_and_decay_masks(block, weights):
+    params = params_like(dataclasses.replace(TINY, block=block, weights=weights))
+    for path, (group, matrix, embedding, everything) in leaves(
+        group_of(params),
+        decays(params, "matrices"),
+        decays(params, "embeddings"),
+        decays(params, "all"),
+    ):
+        wanted = expected(block)
+        for key in path:
+            wanted = wanted[key.key]
+        assert (group, matrix) == wanted, path
+        assert embedding == (path[0].key == "embedding")
+        assert everything is True
+
+
+def params_like(config):
+    is_shape = {"is_leaf": lambda x: isinstance(x, tuple)}
+    return jax.tree.map(lambda x: np.zeros(x), shapes_of(config), **is_shape)
+
+
+def leaves(*trees):
+    zipped = jax.tree.map(lambda *xs: list(xs), *trees)
+    is_list = {"is_leaf": lambda x: isinstance(x, list)}
+    return jax.tree_util.tree_leaves_with_path(zipped, **is_list)
+
+
+@pytest.mark.parametrize(
+    "path", ["adapter/kernel", "weights/qkv/rank", "head/bias", "weights/kernel"]
+)
+def test_a_parameter_that_no_pattern_covers_is_refused(path):
+    params = np.zeros(1)
+    for key in reversed(path.split("/")):
+        params = {key: params}
+    with pytest.raises(ValueError, match=f"parameter {path}: no pattern"):
+        make_optimizer(OptimizerConfig(), 10, params)
+
+
+TREE = {
+    "embedding": {"token": np.array([[3.0, -4.0]])},
+    "head": {"kernel": np.array([[1.0]])},
+    "final_norm": {"scale": np.array([2.0])},
+    "weights": {
+        "qkv": {"bank": np.array([[0.5]]), "base": np.array([[0.7]])},
+        "time_mlp": {"bias_1": np.array([0.3])},
+    },
+}
+CONSTANT = OptimizerConfig(
+    learning_rate=0.1, schedule="constant", warmup_fraction=0.0, clip_norm=0.0
+)
+
+
+def updates(c: OptimizerConfig, gradients, num_updates=1):
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), TREE)
+    optimizer = make_optimizer(c, 100, params)
+    state = optimizer.init(params)
+    for _ in range(num_updates):
+        update, state = optimizer.update(gradients, state, params)
+    return update
+
+
+def gradients_of(scale: float):
+    return jax.tree.map(lambda x: jnp.asarray(scale * np.cos(x), jnp.float32), TREE)
+
+
+def test_first_update_is_adamw_with_group_rates_by_hand():
+    multipliers = {"bank": 0.3, "base": 0.5, "time_mlp": 0.7, "norm": 1.1}
+    multipliers |= {"embedding": 1.3, "head": 1.7}
+    fields = {f"{group}_multiplier": x for group, x in multipliers.items()}
+    c = dataclasses.replace(CONSTANT, weight_decay=0.2, eps=0.01, **fields)
+    all_found = updates(c, gradients_of(1.0))
+    for path, (p, found, group, decay) in leaves(
+        TREE, all_found, group_of(TREE), decays(TREE, "matrices")
+    ):
+        g = np.cos(p)
+        direction = g / (np.abs(g) + 0.01) + 0.2 * decay * p
+        by_hand = -0.1 * multipliers[group] * direction
+        np.testing.assert_allclose(found, by_hand, rtol=1e-5, err_msg=str(path))
+
+
+def test_third_update_has_both_moments_without_bias():
+    c = dataclasses.replace(CONSTANT, b1=0.6, b2=0.8, eps=0.0, weight_decay=0.0)
+    found = updates(c, gradients_of(1.0), num_updates=3)
+    # Equal gradients: bias-corrected moments are g and g^2.
+    by_hand = jax.tree.map(lambda p: -0.1 * np.sign(np.cos(p)), TREE)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, by_hand
+    )
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
+def test_clipping_bounds_the_norm_of_the_gradient(scale):
+    # With a huge eps, Adam is g / eps: the update shows the clipped gradient.
+    c = dataclasses.replace(CONSTANT, weight_decay=0.0, eps=1e6, clip_norm=0.5)
+    gradients = gradients_of(scale)
+    clipped = jax.tree.map(lambda u: -u * 1e6 / 0.1, updates(c, gradients))
+    norm = norm_of(gradients)
+    wanted = jax.tree.map(lambda g: g * min(1.0, 0.5 / norm), gradients)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), clipped, wanted
+    )
+    assert norm_of(clipped) == pytest.approx(min(norm, 0.5), rel=1e-4)
+
+
+def norm_of(tree) -> float:
+    return float(np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(tree))))
+
+
+def test_the_schedule_counts_updates():
+    c = dataclasses.replace(CONSTANT, warmup_fraction=0.04, weight_decay=0.0)
+    for number, fraction in ((1, 0.0), (3, 0.5), (5, 1.0), (7, 1.0)):
+        update = updates(c, gradients_of(1.0), number)["head"]["kernel"]
+        np.testing.assert_allclose(update, -0.1 * fraction, rtol=1e-5, atol=1e-9)
+
+
+def test_state_is_a_tree_of_arrays():
+    params = jax.tree.map(jnp.asarray, TREE)
+    state = make_optimizer(OptimizerConfig(), 10, params).init(params)
+    assert jax.tree.leaves(state)
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))

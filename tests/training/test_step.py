@@ -1,0 +1,153 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY, params_of
+
+from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.sharding.mesh import local_mesh, shard_batch
+from diffeq_former.training.optimizer import make_optimizer
+from diffeq_former.training.state import TrainState
+from diffeq_former.training.step import make_train_step
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+CONFIG = Config(
+    seed=3,
+    model=dataclasses.replace(
+        TINY, weights="layer_table", solver="lie_trotter", dropout=0.1
+    ),
+    optimizer=OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.0),
+    training=TrainingConfig(batch_size=16, num_micro_batches=2, num_steps=60),
+)
+
+
+@pytest.fixture(scope="module")
+def train_step():
+    return make_train_step(CONFIG, local_mesh())
+
+
+@pytest.fixture(scope="module")
+def batch():
+    tokens = np.random.default_rng(0).integers(0, TINY.vocab_size, (16, 9))
+    arrays = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+    return shard_batch({k: x.astype(np.int32) for k, x in arrays.items()}, local_mesh())
+
+
+def new_state(params=None, step: int = 0) -> TrainState:
+    params = params or params_of(CONFIG.model, stddev=0.02)
+    optimizer = make_optimizer(CONFIG.optimizer, CONFIG.training.num_steps, params)
+    counters = {name: jnp.int32(0) for name in ("bad_steps", "skipped_steps")}
+    return TrainState(jnp.int32(step), params, optimizer.init(params), **counters)
+
+
+def copy(tree):
+    return jax.tree.map(np.array, tree)
+
+
+def same_bits(a, b) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(x.tobytes() == y.tobytes() for x, y in pairs)
+
+
+def test_a_batch_is_learned(train_step, batch):
+    state, losses = new_state(), []
+    for _ in range(CONFIG.training.num_steps):
+        state, metrics = train_step(state, batch)
+        losses.append(float(metrics["loss"]))
+    assert losses[0] == pytest.approx(np.log(TINY.vocab_size), rel=0.02)
+    assert losses[-1] < 0.5 * losses[0]
+    assert int(state.step) == CONFIG.training.num_steps
+
+
+def test_same_state_and_batch_give_the_same_bits(train_step, batch):
+    first, second = (copy(train_step(new_state(), batch)) for _ in range(2))
+    assert same_bits(first, second)
+
+
+def test_dropout_is_a_function_of_the_step(train_step, batch):
+    losses = [train_step(new_state(step=k), batch)[1]["loss"] for k in (0, 1, 1)]
+    assert losses[0] != losses[1]
+    assert losses[1] == losses[2]
+
+
+def test_metrics_are_what_they_are_called(train_step, batch):
+    params = copy(params_of(CONFIG.model, stddev=0.02))
+    state, metrics = copy(train_step(new_state(), batch))
+
+    def norm(tree):
+        return np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(tree)))
+
+    update = jax.tree.map(np.subtract, state.params, params)
+    assert metrics["param_norm"] == pytest.approx(norm(state.params), 1e-5)
+    assert metrics["update_norm"] == pytest.approx(norm(update), 1e-4)
+    for name, group in (("embedding", "embedding"), ("final_norm", "norm")):
+        assert metrics[f"param_norm/{group}"] >= norm(state.params[name]) * (1 - 1e-5)
+    embedding = norm(update["embedding"])
+    assert metrics["update_norm/embedding"] == pytest.approx(embedding, 1e-4)
+    by_group = [v for k, v in metrics.items() if k.startswith("grad_norm/")]
+    assert metrics["grad_norm"] == pytest.approx(np.linalg.norm(by_group), 1e-5)
+    assert metrics["tokens"] == 16 * TINY.max_len
+    assert metrics["learning_rate"] == pytest.approx(1e-2)
+    assert all(x.dtype == np.float32 for x in metrics.values())
+
+
+def broken_loss() -> dict:
+    """Embeddings whose logits are infinite."""
+    params = params_of(CONFIG.model, stddev=0.02)
+    params["embedding"]["token"] = jnp.full_like(params["embedding"]["token"], 1e38)
+    params["final_norm"]["scale"] = jnp.full_like(params["final_norm"]["scale"], 1e10)
+    return params
+
+
+def broken_gradient() -> dict:
+    """Embeddings so small, and a last norm so large, that only gradients overflow."""
+    params = params_of(CONFIG.model, stddev=0.02)
+    params["embedding"] = jax.tree.map(lambda x: x * 1e-22, params["embedding"])
+    params["final_norm"]["scale"] = jnp.full_like(params["final_norm"]["scale"], 1e22)
+    params["final_norm"]["shift"] = jnp.zeros_like(params["final_norm"]["shift"])
+    return params
+
+
+@pytest.mark.parametrize(
+    "broken, finite_loss", [(broken_loss, 0), (broken_gradient, 1)]
+)
+def test_what_is_not_finite_changes_nothing_but_counters(
+    train_step, batch, broken, finite_loss
+):
+    state = new_state(broken())
+    before = copy((state.params, state.opt_state))
+    for count in (1, 2):
+        state, metrics = train_step(state, batch)
+        assert np.isfinite(metrics["loss"]) == finite_loss
+        assert not np.isfinite(metrics["grad_norm"])
+        assert same_bits(copy((state.params, state.opt_state)), before)
+        assert metrics["update_norm"] == 0
+        assert metrics["bad_steps"] == metrics["skipped_steps"] == count
+        assert int(state.step) == count
+
+    healed = new_state()
+    state = state.replace(params=healed.params, opt_state=healed.opt_state)
+    state, metrics = train_step(state, batch)
+    assert metrics["bad_steps"] == 0 and metrics["skipped_steps"] == 2
+    assert metrics["update_norm"] > 0
+    # The skipped steps did not move the schedule.
+    assert metrics["learning_rate"] == pytest.approx(1e-2)
+    assert int(state.opt_state[1].count) == 1
+
+
+def test_the_loss_is_the_models(train_step, batch):
+    """Without targets in half of the rows, and with dropout on one side only."""
+    state, metrics = train_step(new_state(), batch)
+    del state
+    config = dataclasses.replace(CONFIG.model, dropout=0.0)
+    logits = jax.jit(Transformer(config).apply)(
+        {"params": params_of(CONFIG.model, stddev=0.02)}, batch["inputs"]
+    )
+    picked = jnp.take_along_axis(
+        jax.nn.log_softmax(logits), batch["targets"][..., None], axis=-1
+    )
+    assert metrics["loss"] == pytest.approx(-float(picked.mean()), rel=1e-2)
