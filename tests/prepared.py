@@ -10,15 +10,19 @@ from diffeq_former.data.dataset import Dataset
 WORDS = "the cat sat on a mat while (x) -> y[0] = 1; naïve été 日本語".split(" ")
 
 
-def prepare_words(folder: Path, seq_len: int, num_documents: int = 40) -> Dataset:
-    """Byte tokens of random words, in rows of `seq_len`."""
+def random_texts(count: int = 40) -> list[str]:
     rng = random.Random(0)
-    texts = [" ".join(rng.choices(WORDS, k=20)) for _ in range(num_documents)]
+    return [" ".join(rng.choices(WORDS, k=20)) for _ in range(count)]
+
+
+def prepare_words(folder: Path, seq_len: int, tokenizer: str = "byte") -> Dataset:
+    """Random words in rows of `seq_len` tokens."""
+    texts = random_texts()
     source = folder / "texts.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return prepare.prepare(
         f"jsonl:{source}",
-        "byte",
+        tokenizer,
         seq_len,
         folder / "dataset",
         validation_fraction=0.2,

@@ -10,6 +10,7 @@ integrated over depth in other numbers of steps than it was trained with.
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
 from absl import flags
 
@@ -29,17 +30,16 @@ _BATCH_SIZE = flags.DEFINE_integer(
 
 
 def main() -> None:
+    from diffeq_former import compilation_cache
     from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
     from diffeq_former.sharding.mesh import local_mesh
     from diffeq_former.training import run_directory
 
-    given = None if _NUM_STEPS.value is None else _parse(_NUM_STEPS.value)
+    compilation_cache.enable()
+    models = _models(run_directory.read_config(Path(_WORKDIR.value)).model)
     run = run_directory.load(_WORKDIR.value)
     dataset = _load_dataset(run)
     config = _with_batch_size(run_directory.fit(run.config, dataset))
-    models = [
-        _at_depth(config.model, steps) for steps in given or [config.model.num_layers]
-    ]
     for model in models:
         steps = model.num_layers
         print(f"step {run.step}, {dataset.path}, {steps} solver steps", file=sys.stderr)
@@ -49,13 +49,27 @@ def main() -> None:
         print(json.dumps(line), flush=True)
 
 
-def _parse(values: list[str]) -> list[int]:
-    if not values or not all(v.strip().isdecimal() and int(v) for v in values):
+def _models(model) -> list:
+    """The run's model at every depth that is asked for."""
+    values = _NUM_STEPS.value
+    if values is None:
+        return [model]
+    if not values or not all(v.isdecimal() and int(v) for v in values):
         raise UserError(
             f"--num_steps={','.join(values)}: expected whole numbers of 1 or more, "
             "separated by commas"
         )
-    return [int(value) for value in values]
+    return [_at_depth(model, int(value)) for value in values]
+
+
+def _at_depth(model, num_steps: int):
+    if model.weights == "layer_table" and num_steps != model.num_layers:
+        raise UserError(
+            f"--num_steps={num_steps}: this model is a layer_table, which has "
+            f"weights at its {model.num_layers} layers and none between them; use "
+            f"--num_steps={model.num_layers}, or a run with other model.weights"
+        )
+    return model.at_depth(num_steps)
 
 
 def _load_dataset(run):
@@ -87,16 +101,6 @@ def _with_batch_size(config):
         config.training, batch_size=size, num_micro_batches=1
     )
     return dataclasses.replace(config, training=training)
-
-
-def _at_depth(model, num_steps: int):
-    if model.weights == "layer_table" and num_steps != model.num_layers:
-        raise UserError(
-            f"--num_steps={num_steps}: this model is a layer_table, which has "
-            f"weights at its {model.num_layers} layers and none between them; use "
-            f"--num_steps={model.num_layers}, or a run with other model.weights"
-        )
-    return model.at_depth(num_steps)
 
 
 if __name__ == "__main__":

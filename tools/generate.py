@@ -39,10 +39,12 @@ _SEED = flags.DEFINE_integer(
 
 
 def main() -> None:
+    from diffeq_former import compilation_cache
     from diffeq_former.generation.sampling import Sampling
     from diffeq_former.generation.text import make_continue
     from diffeq_former.training import run_directory
 
+    compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
     run = run_directory.load(_WORKDIR.value)
     texts = make_continue(run.config.model, run.tokenizer)(

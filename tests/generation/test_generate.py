@@ -95,6 +95,15 @@ def test_a_seed_reproduces(generate):
     assert len(set(map(tuple, equal))) == 4, "equal prompts must not share their draws"
 
 
+def test_each_token_is_drawn_anew(generator):
+    """Where all tokens are equally likely, only the draws tell places apart."""
+    params = jax.tree.map(jnp.zeros_like, params_of(CONFIG))
+    rows = generator.generate(
+        params, PROMPTS, max_new_tokens=30, eot=CONFIG.vocab_size - 1, **SAMPLED
+    )
+    assert all(len(row) == 30 and len(set(row)) > 10 for row in rows)
+
+
 def test_fewer_new_tokens_are_a_prefix(generate):
     longer = generate(PROMPTS, max_new_tokens=20, **SAMPLED)
     shorter = generate(PROMPTS, max_new_tokens=6, **SAMPLED)

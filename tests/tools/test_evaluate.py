@@ -1,0 +1,98 @@
+"""tools/evaluate.py as a user runs it."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from prepared import prepare_words, random_texts
+
+from diffeq_former.data import sentencepiece_training
+from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.sharding.mesh import local_mesh
+
+TOOL = "evaluate.py"
+
+
+def figures(result):
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def expected(trained, dataset, num_steps):
+    """As the library evaluates it, on other devices and in other batches."""
+    config = trained.run.config
+    config = dataclasses.replace(config, model=config.model.at_depth(num_steps))
+    values = make_evaluate(config, dataset, local_mesh())(trained.run.params)
+    close = {name: pytest.approx(value, rel=1e-5) for name, value in values.items()}
+    return {"split": "validation", "num_steps": num_steps, **close}
+
+
+def test_the_runs_own_dataset_and_depth(tool, trained):
+    result = tool(TOOL, f"--workdir={trained.workdir}")
+    own = trained.run.config.model.num_layers
+    [ours] = figures(result)
+    assert ours == expected(trained, trained.dataset, own)
+    lines = (trained.workdir / "metrics.jsonl").read_text().splitlines()
+    merged = {k: v for line in lines for k, v in json.loads(line).items()}
+    assert ours["loss"] == pytest.approx(merged["validation/loss"], rel=1e-5)
+    assert ours["tokens"] == merged["validation/tokens"]
+
+
+def test_other_depths_data_and_batches(tool, trained, tmp_path):
+    dataset = prepare_words(tmp_path, seq_len=9)
+    flags = (f"--data={dataset.path}", "--num_steps=1,4", "--batch_size=5")
+    result = tool(TOOL, f"--workdir={trained.workdir}", *flags)
+    assert figures(result) == [expected(trained, dataset, n) for n in (1, 4)]
+
+
+@pytest.mark.parametrize("value", ["0", "2,x", "", "-1"])
+def test_numbers_of_steps_that_are_none(refused, trained, value):
+    line = refused(TOOL, f"--workdir={trained.workdir}", f"--num_steps={value}")
+    assert line.startswith(f"--num_steps={value}: expected whole numbers of 1 or more")
+
+
+def test_batches_of_nothing(refused, trained):
+    line = refused(TOOL, f"--workdir={trained.workdir}", "--batch_size=0")
+    assert line == "--batch_size: expected 1 or more, got 0"
+
+
+def test_no_run(refused, tmp_path):
+    assert refused(TOOL, f"--workdir={tmp_path}").startswith(f"{tmp_path} is no run")
+
+
+def test_a_table_of_layers_has_no_other_depth(refused, trained, tmp_path):
+    config = trained.run.config
+    model = dataclasses.replace(config.model, weights="layer_table")
+    config = dataclasses.asdict(dataclasses.replace(config, model=model))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    line = refused(TOOL, f"--workdir={tmp_path}", "--num_steps=2,3")
+    assert line.startswith("--num_steps=3: this model is a layer_table, which has ")
+    assert "weights at its 2 layers and none between them" in line
+
+
+def test_the_runs_dataset_is_gone(refused, trained, tmp_path):
+    workdir = shutil.copytree(trained.workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"]["path"] = "/no/such/dataset"
+    (workdir / "config.json").write_text(json.dumps(config))
+    line = refused(TOOL, f"--workdir={workdir}")
+    gone = "the run's dataset is no longer at /no/such/dataset: name it with --data"
+    assert line == gone
+
+
+def test_a_dataset_of_another_tokenizer(refused, trained, tmp_path):
+    model = tmp_path / "other.model"
+    model.write_bytes(sentencepiece_training.train(random_texts(), 320))
+    dataset = prepare_words(tmp_path, 16, f"sentencepiece:{model}")
+    line = refused(TOOL, f"--workdir={trained.workdir}", f"--data={dataset.path}")
+    assert line == (
+        f"dataset {dataset.path} has another tokenizer than the run {trained.workdir}: "
+        "prepare it with the run's"
+    )
+
+
+def test_a_dataset_of_longer_rows(refused, trained, tmp_path):
+    dataset = prepare_words(tmp_path, seq_len=17)
+    line = refused(TOOL, f"--workdir={trained.workdir}", f"--data={dataset.path}")
+    assert line.startswith("config.model.max_len: 16 is too small for the sequences")

@@ -1,0 +1,71 @@
+"""tools/generate.py as a user runs it."""
+
+import pytest
+
+from diffeq_former.generation.text import make_continue, make_sampler
+
+TOOL = "generate.py"
+
+
+@pytest.fixture(scope="module")
+def continue_texts(trained):
+    run = trained.run
+    continue_texts = make_continue(run.config.model, run.tokenizer)
+    return lambda prompts, **options: continue_texts(run.params, prompts, **options)
+
+
+def test_prints_the_texts(tool, trained, continue_texts):
+    result = tool(
+        TOOL,
+        f"--workdir={trained.workdir}",
+        *("--prompt=the cat", "--prompt=", "--max_new_tokens=6"),
+        *("--temperature=1.3", "--top_k=50", "--top_p=0.9", "--seed=5"),
+    )
+    assert result.returncode == 0, result.stderr
+    expected = continue_texts(
+        ["the cat", ""],
+        max_new_tokens=6,
+        temperature=1.3,
+        top_k=50,
+        top_p=0.9,
+        seed=5,
+    )
+    assert expected[0].startswith("the cat")
+    assert result.stdout == "\n---\n".join(expected) + "\n"
+
+
+def test_greedy(tool, trained, continue_texts):
+    flags = ("--prompt=a mat", "--temperature=0", "--max_new_tokens=8")
+    result = tool(TOOL, f"--workdir={trained.workdir}", *flags)
+    [expected] = continue_texts(["a mat"], max_new_tokens=8, temperature=0.0)
+    assert (result.returncode, result.stdout) == (0, expected + "\n"), result.stderr
+
+
+def test_training_sampled_the_same(trained):
+    """What the loop wrote down is what its sampler makes of the last parameters."""
+    sample = make_sampler(trained.run.config, trained.run.tokenizer)
+    text = sample(trained.run.params)
+    assert text.startswith("the")
+    assert text in (trained.workdir / "samples.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--temperature=-1", "temperature: expected 0 (greedy) or more, got -1.0"),
+        ("--top_k=-2", "top_k: expected 0 (all tokens) or more, got -2"),
+        ("--top_p=1.5", "top_p: expected 0 < top_p <= 1, got 1.5"),
+        ("--max_new_tokens=-1", "max_new_tokens: expected 0 or more, got -1"),
+        ("--max_new_tokens=15", "and 15 new ones are more than the model's max_len"),
+        ("--seed=-1", "seed"),
+        ("--workdir=/no/such/run", "/no/such/run is no run"),
+    ],
+)
+def test_wrong_input(refused, trained, flag, message):
+    flags = (f"--workdir={trained.workdir}", "--max_new_tokens=1", "--prompt=ab")
+    assert message in refused(TOOL, *flags, flag)
+
+
+def test_no_prompt(refused, trained):
+    line = refused(TOOL, f"--workdir={trained.workdir}")
+    assert "--prompt" in line
