@@ -21,11 +21,3 @@ def forget_compiled_programs():
     """Thousands of compiled programs in one process exhaust its memory maps."""
     yield
     jax.clear_caches()
-
-
-@pytest.fixture(scope="module")
-def quick_compilation():
-    """For modules whose time is that of compiling programs that hardly run."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)

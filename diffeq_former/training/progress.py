@@ -1,5 +1,6 @@
 """How far training is: a bar on a terminal, plain lines in a log; both on stderr."""
 
+import shutil
 import sys
 import time
 
@@ -16,7 +17,9 @@ class Progress:
         self._start, self._last_line = time.monotonic(), -LINE_EVERY_SECONDS
         self._bar = None
         if sys.stderr.isatty():
-            self._bar = tqdm(total=num_steps, initial=step, unit="step")
+            # Else no bar is seen on a terminal that reports a width of 0.
+            width = shutil.get_terminal_size().columns
+            self._bar = tqdm(total=num_steps, initial=step, unit="step", ncols=width)
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
         """Shows that `step` steps are done."""

@@ -18,9 +18,6 @@ Z_LOSS = 0.01
 DISCRETE = {"weights": "layer_table", "solver": "lie_trotter"}
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def config_of(**model) -> Config:
     training = TrainingConfig(loss_chunk=3, z_loss=Z_LOSS)
     return Config(model=dataclasses.replace(TINY, **model), training=training)

@@ -13,8 +13,6 @@ from diffeq_former.training.optimizer import make_optimizer
 from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_step
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 CONFIG = Config(
     seed=3,
     model=dataclasses.replace(

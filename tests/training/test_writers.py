@@ -35,7 +35,7 @@ def values(workdir, tag: str) -> dict:
 
 
 def lines(workdir) -> list[dict]:
-    return [json.loads(x) for x in (workdir / "metrics.jsonl").open()]
+    return [json.loads(x) for x in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
