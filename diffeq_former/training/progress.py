@@ -17,9 +17,11 @@ class Progress:
         self._start, self._last_line = time.monotonic(), -LINE_EVERY_SECONDS
         self._bar = None
         if sys.stderr.isatty():
-            # Else no bar is seen on a terminal that reports a width of 0.
-            width = shutil.get_terminal_size().columns
-            self._bar = tqdm(total=num_steps, initial=step, unit="step", ncols=width)
+            # tqdm itself shows nothing on a terminal that reports a size of 0 by 0.
+            columns, rows = shutil.get_terminal_size()
+            self._bar = tqdm(
+                total=num_steps, initial=step, unit="step", ncols=columns, nrows=rows
+            )
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
         """Shows that `step` steps are done."""
