@@ -14,6 +14,8 @@ from runs import ROOT, Command, tiny_config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.training import run_directory
 
+QUICK_COMPILATION = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 
 class Trained(NamedTuple):
     workdir: Path
@@ -32,7 +34,9 @@ def trained(tmp_path_factory):
     # At this rate three steps leave weights that prefer some tokens clearly.
     faster = dataclasses.replace(config.optimizer, learning_rate=0.05)
     config = dataclasses.replace(config, optimizer=faster)
-    result = Command(folder, config).run(folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*QUICK_COMPILATION)
+        result = Command(folder, config).run(folder / "run")
     assert result.returncode == 0, result.stderr
     return Trained(folder / "run", dataset, run_directory.load(folder / "run"))
 
@@ -45,6 +49,7 @@ def tool(tmp_path_factory):
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
+        **dict([QUICK_COMPILATION]),
     }
 
     def run(name, *flags):
