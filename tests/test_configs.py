@@ -88,5 +88,3 @@ def test_parameter_count_of_llama1b():
     config = load("llama1b").get_config()
     assert count(resolve(config).model) == by_hand
     assert count(baseline(config)) == 16 * (matrices + 2 * D) + D + 2 * V * D
-
-
