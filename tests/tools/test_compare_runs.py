@@ -1,0 +1,63 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "compare_runs.py"
+
+
+def compare(*workdirs, output):
+    flags = [f"--workdir={workdir}" for workdir in workdirs]
+    return subprocess.run(
+        [sys.executable, TOOL, *flags, f"--output={output}"],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two folders with what a run leaves in metrics.jsonl."""
+    for name, losses in {"a": [5.0, 4.5, 4.6], "b": [5.5, 4.0]}.items():
+        (tmp_path / name).mkdir()
+        lines = [{"step": 1, "loss": 9.0, "tokens_per_second": 100.0}]
+        lines += [
+            {"step": 10 * (i + 1), "validation/loss": loss}
+            for i, loss in enumerate(losses)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_writes_the_picture_and_its_numbers(runs, tmp_path):
+    result = compare(*runs, output=tmp_path / "curves.png")
+    assert result.returncode == 0, result.stderr
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first["steps"] == [10, 20, 30] and first["losses"] == [5.0, 4.5, 4.6]
+    assert (first["lowest_loss"], second["lowest_loss"]) == (4.5, 4.0)
+    assert first["tokens_per_second"] == 100.0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [(None, "metrics.jsonl is missing"), ('{"step": 1}\n', "has no evaluation yet")],
+)
+def test_a_folder_without_curves_is_refused(runs, tmp_path, content, message):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    if content:
+        (empty / "metrics.jsonl").write_text(content)
+    result = compare(empty, output=tmp_path / "curves.png")
+    assert result.returncode == 2 and not (tmp_path / "curves.png").exists()
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_nothing_is_overwritten(runs, tmp_path):
+    (tmp_path / "curves.png").write_text("mine")
+    result = compare(*runs, output=tmp_path / "curves.png")
+    assert result.returncode == 2 and "does not exist yet" in result.stderr
+    assert (tmp_path / "curves.png").read_text() == "mine"
