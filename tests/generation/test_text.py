@@ -1,0 +1,45 @@
+"""From text to text, and the sampler of the training loop."""
+
+import dataclasses
+
+import pytest
+from cases import TINY, params_of
+
+from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.errors import UserError
+from diffeq_former.generation.text import make_continue, make_sampler
+
+# More ids than the tokenizer has, as when a vocabulary is padded.
+MODEL = dataclasses.replace(TINY, weights="shared", vocab_size=300, max_len=32)
+
+
+def config(prompt):
+    return Config(model=MODEL, training=TrainingConfig(sample_prompt=prompt))
+
+
+def test_a_sampler_uses_what_room_there_is():
+    params, sample = params_of(MODEL), make_sampler(config("The "), ByteTokenizer())
+    text = sample(params)
+    assert text.startswith("The ") and len(text) > len("The ")
+    assert sample(params) == text
+    assert sample(params_of(MODEL, seed=5)) != text
+
+
+def test_a_sample_prompt_without_room_for_an_answer():
+    make_sampler(config("a" * 31), ByteTokenizer())
+    with pytest.raises(UserError) as raised:
+        make_sampler(config("a" * 32), ByteTokenizer())
+    assert str(raised.value) == (
+        "config.training.sample_prompt: expected fewer tokens than model.max_len (32), "
+        "got 32; shorten it"
+    )
+
+
+def test_texts_are_their_prompts_and_what_follows():
+    continue_texts = make_continue(MODEL, ByteTokenizer())
+    options = {"max_new_tokens": 20, "seed": 3}
+    prompts = ["naïve", "", "x = "]
+    texts = continue_texts(params_of(MODEL), prompts, **options)
+    for text, prompt in zip(texts, prompts, strict=True):
+        assert text.startswith(prompt) and len(text) > len(prompt)
