@@ -131,7 +131,7 @@ class TrainingConfig:
     keep_latest: int = 2  # checkpoints
     keep_best: int = 1  # checkpoints, by validation loss
     sample_every: int = 0  # steps between generated samples; 0: none
-    sample_prompt: str = "The "  # what they continue
+    sample_prompt: str = "The"  # what they continue
 
 
 @dataclasses.dataclass(frozen=True)
