@@ -9,8 +9,11 @@ import jax
 def enable() -> None:
     """Keeps every program, in JAX_COMPILATION_CACHE_DIR or ~/.cache/diffeq_former.
 
-    Does nothing where that folder cannot be written.
+    Does nothing where that folder cannot be written, nor with several CPU devices:
+    programs that were read back wait there for each other for ever (JAX 0.10).
     """
+    if jax.default_backend() == "cpu" and jax.local_device_count() > 1:
+        return
     directory = Path(
         os.environ.get("JAX_COMPILATION_CACHE_DIR")
         or Path.home() / ".cache" / "diffeq_former"

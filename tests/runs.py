@@ -1,0 +1,86 @@
+"""Tiny runs of training: a config, and the command line as a process."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from diffeq_former.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    TrainingConfig,
+    to_config_dict,
+)
+from diffeq_former.data.dataset import Dataset
+
+ROOT = Path(__file__).parents[1]
+NUM_STEPS = 24
+
+TINY = Config(
+    model=ModelConfig(
+        num_layers=2,
+        d_model=16,
+        num_heads=2,
+        vocab_size=257,
+        max_len=16,
+        time_embed_dim=4,
+        num_frequencies=4,
+        dropout=0.1,
+        dtype="float32",
+    ),
+    training=TrainingConfig(
+        num_steps=NUM_STEPS,
+        batch_size=8,
+        log_every=1,
+        eval_every=8,
+        checkpoint_every=3,
+    ),
+)
+
+
+def tiny_config(dataset: Dataset, **training) -> Config:
+    """TINY on the dataset, with some training settings changed."""
+    settings = dataclasses.replace(TINY.training, **training)
+    data = DataConfig(path=str(dataset.path))
+    return dataclasses.replace(TINY, data=data, training=settings)
+
+
+class Command:
+    """`python -m diffeq_former.main` on a config that it writes into a folder."""
+
+    def __init__(self, folder: Path, config: Config):
+        self._folder = folder
+        lines = ["from diffeq_former.config import default_config", ""]
+        lines += ["def get_config():", "    config = default_config()"]
+        values = to_config_dict(config).to_dict()
+        lines += [f"    config.update({values!r})", "    return config"]
+        (folder / "config.py").write_text("\n".join(lines))
+
+    def start(
+        self, workdir: Path, *flags: str, script: str | None = None, **options
+    ) -> subprocess.Popen:
+        """Starts it, or a script in its place."""
+        return subprocess.Popen(
+            [
+                sys.executable,
+                *(("-c", script) if script else ("-m", "diffeq_former.main")),
+                *(f"--config={self._folder}/config.py", f"--workdir={workdir}", *flags),
+            ],
+            env=os.environ
+            | {
+                "PYTHONPATH": str(ROOT),
+                "JAX_PLATFORMS": "cpu",
+                "JAX_COMPILATION_CACHE_DIR": str(self._folder / "cache"),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def run(self, workdir: Path, *flags: str, **options) -> subprocess.CompletedProcess:
+        with self.start(workdir, *flags, **options) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -1,0 +1,207 @@
+"""The command that trains, as a process: signals, wrong input, a full disk."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from prepared import prepare_words
+from runs import NUM_STEPS, ROOT, Command, tiny_config
+
+from diffeq_former.training import checkpoint
+
+LONG = 100_000
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    dataset = prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
+    return tiny_config(dataset, checkpoint_every=LONG, sample_every=LONG)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("commands")
+
+
+def changed(config, **training):
+    settings = dataclasses.replace(config.training, **training)
+    return dataclasses.replace(config, training=settings)
+
+
+def saved_steps(workdir) -> list[int]:
+    return checkpoint.saved_steps(workdir / "checkpoints")
+
+
+def wait_for(condition, process) -> None:
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
+def test_done(config, folder):
+    workdir = folder / "done"
+    result = Command(folder, config).run(workdir)
+    assert result.returncode == 0, result.stderr
+    figures = json.loads(result.stdout)
+    assert (figures["split"], figures["step"]) == ("validation", NUM_STEPS)
+    assert set(figures) >= {"loss", "perplexity", "bits_per_byte", "tokens"}
+    assert f"step {NUM_STEPS}, the last, is done" in result.stderr
+    assert {path.name for path in workdir.iterdir() if "tfevents" not in path.name} == {
+        *("config.json", "dataset.json", "tokenizer", "checkpoints"),
+        *("metrics.jsonl", "samples.txt"),
+    }
+    assert any("tfevents" in path.name for path in workdir.iterdir())
+    again = Command(folder, config).run(workdir)
+    assert (again.returncode, again.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "workers"),
+    [(signal.SIGTERM, "SIGTERM", 2), (signal.SIGUSR1, "SIGUSR1", 0)],
+)
+def test_signal_between_steps(config, folder, number, name, workers):
+    """It reaches the whole process group, as from a launcher."""
+    workdir = folder / f"steps-{name}"
+    data = dataclasses.replace(config.data, num_workers=workers)
+    long = changed(config, num_steps=LONG, eval_every=LONG)
+    long = dataclasses.replace(long, data=data)
+    command = Command(folder, long)
+    with command.start(workdir, start_new_session=True) as process:
+        metrics = workdir / "metrics.jsonl"
+        wait_for(
+            lambda: metrics.exists() and metrics.read_text().count("\n") > 3, process
+        )
+        os.killpg(process.pid, number)
+        _, err = process.communicate()
+    assert process.returncode == 75, err
+    [step] = saved_steps(workdir)
+    assert f"stopped by {name}: {workdir} holds all up to step {step}; the same" in err
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert last["step"] == step
+
+
+# Reports when an evaluation starts, and makes it long.
+SLOW_EVALUATION = """
+import sys, time
+from diffeq_former.data import pipeline
+from diffeq_former.evaluation import perplexity
+
+def slow_batches(*args, **options):
+    print("evaluating", flush=True)
+    for batch in list(pipeline.validation_batches(*args, **options))[:1] * 1000:
+        time.sleep(0.1)
+        yield batch
+
+perplexity.validation_batches = slow_batches
+sys.argv[0] = "main"
+import runpy
+runpy.run_module("diffeq_former.main", run_name="__main__")
+"""
+
+
+def test_signal_while_evaluating(config, folder):
+    workdir, command = folder / "evaluating", Command(folder, config)
+    with command.start(workdir, script=SLOW_EVALUATION) as process:
+        assert process.stdout.readline() == "evaluating\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    assert process.returncode == 75, err
+    assert saved_steps(workdir) == [config.training.eval_every]
+    assert "validation/loss" not in (workdir / "metrics.jsonl").read_text()
+    assert command.run(workdir).returncode == 0
+    text = (workdir / "metrics.jsonl").read_text()
+    assert text.count("validation/loss") == NUM_STEPS // config.training.eval_every
+
+
+def test_signal_at_any_moment_of_the_start(config, tmp_path):
+    """In imports and compilation: stops with 75, and what it leaves continues."""
+    long = changed(config, num_steps=LONG, eval_every=LONG)
+    command, codes = Command(tmp_path, long), []
+    for delay in (0, 1.5, 3):
+        workdir = tmp_path / f"after-{delay}"
+        with command.start(workdir) as process:
+            wait_for(lambda p=process: handles(p.pid, signal.SIGTERM), process)
+            time.sleep(delay)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate()
+        codes.append(process.returncode)
+        assert "the same command continues" in err
+        assert len(saved_steps(workdir)) == 1
+    assert codes == [75] * 3
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has installed a handler (Linux)."""
+    with open(f"/proc/{pid}/status") as file:
+        [mask] = [line.split()[1] for line in file if line.startswith("SigCgt:")]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def test_full_disk(config, folder):
+    """Files of at most 100 KB stand in for it."""
+    workdir = folder / "full"
+    script = (
+        "import resource, runpy\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))\n"
+        "runpy.run_module('diffeq_former.main', run_name='__main__')"
+    )
+    command = Command(folder, changed(config, checkpoint_every=3))
+    assert command.run(workdir, "--config.training.num_steps=3").returncode == 0
+    flags = ("--config.training.num_steps=6", "--allow_config_change")
+    wide = [f"--config.{x}" for x in ()]
+    result = command.run(workdir, *flags, *wide, script=script)
+    assert result.returncode == 2
+    assert_one_line(result, "no room on the disk", "of step 3, stands")
+    assert saved_steps(workdir) == [3]
+
+
+def assert_one_line(result, *parts: str) -> None:
+    assert result.returncode == 2, result.stderr
+    [line] = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
+    assert result.stderr.endswith(line + "\n") and "Traceback" not in result.stderr
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (["--config.model.dmodel=3"], ["'dmodel'", "config.model.d_model"]),
+        (["--config.model.d_model=x"], ["--config.model.d_model=x", "'x'"]),
+        (["--config=nowhere.py"], ["No such file", "nowhere.py"]),
+        (["--config.model.num_heads=3"], ["config.model.num_heads"]),
+        (["--config.data.path="], ["config.data.path", "tools/prepare_data.py"]),
+        (["--config.data.path=nowhere"], ["nowhere", "tools/prepare_data.py"]),
+        (["--config.model.max_len=8"], ["config.model.max_len", "16 or more"]),
+        (["--config.model.vocab_size=9"], ["config.model.vocab_size", "257 or more"]),
+        (["extra"], ["unexpected argument 'extra'"]),
+    ],
+)
+def test_wrong_input(config, folder, flags, parts):
+    result = Command(folder, config).run(folder / "wrong", *flags)
+    assert_one_line(result, *parts)
+    assert not (folder / "wrong").exists()
+
+
+@pytest.mark.parametrize("given", ["--config=config.py", "--workdir=run"])
+def test_missing_flag(given):
+    result = subprocess.run(
+        [sys.executable, "-m", "diffeq_former.main", given],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    missing = "workdir" if "config" in given else "config"
+    assert_one_line(result, f"--{missing}")
+
+
+def test_help_imports_no_jax():
+    code = "import sys, diffeq_former.main; sys.exit('jax' in sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT)}
+    )

@@ -1,0 +1,210 @@
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffeq_former.errors import UserError
+from diffeq_former.training import checkpoint
+from diffeq_former.training.checkpoint import Checkpoints
+from diffeq_former.training.state import TrainState
+
+
+def make_state(step: int, width: int = 3, extra: dict | None = None) -> TrainState:
+    key = jax.random.key(step)
+    params = {
+        "weights": {"bank": jax.random.normal(key, (2, width))},
+        "head": {"kernel": jnp.full((width,), jnp.pi)},
+    } | (extra or {})
+    moments = jax.tree.map(lambda x: x / 7, params)
+    return TrainState(
+        step=jnp.int32(step),
+        params=params,
+        opt_state=(moments, {"count": jnp.int32(step)}, ()),
+        bad_steps=jnp.int32(1),
+        skipped_steps=jnp.int32(2),
+    )
+
+
+def abstract(state: TrainState) -> TrainState:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state
+    )
+
+
+def assert_equal(a, b) -> None:
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "checkpoints"
+
+
+def save_all(directory, losses: dict, keep_latest=2, keep_best=1) -> None:
+    checkpoints = Checkpoints(directory, keep_latest, keep_best)
+    for step, loss in losses.items():
+        checkpoints.save(step, make_state(step), loss)
+    checkpoints.close()
+
+
+def test_latest_comes_back_bit_for_bit(directory):
+    save_all(directory, {3: None, 6: 1.25})
+    state, loss = checkpoint.restore_latest(directory, abstract(make_state(0)))
+    assert_equal(state, make_state(6))
+    assert loss == 1.25
+
+
+def test_nothing_saved(directory):
+    assert checkpoint.restore_latest(directory, abstract(make_state(0))) is None
+    assert not directory.exists()
+
+
+def test_keeps_latest_and_best(directory):
+    losses = {1: 3.0, 2: 1.0, 3: None, 4: 2.0, 5: float("nan"), 6: None}
+    save_all(directory, losses, keep_latest=2, keep_best=2)
+    assert checkpoint.saved_steps(directory) == [2, 4, 5, 6]
+
+
+def test_latest_is_kept_when_it_is_the_worst(directory):
+    save_all(directory, {1: 1.0, 2: 2.0, 3: 3.0}, keep_latest=1, keep_best=1)
+    assert checkpoint.saved_steps(directory) == [1, 3]
+
+
+def test_best_over_a_restart(directory):
+    save_all(directory, {1: 1.0, 2: 2.0}, keep_latest=1)
+    save_all(directory, {3: 3.0, 4: None}, keep_latest=1)
+    assert checkpoint.saved_steps(directory) == [1, 4]
+
+
+def test_what_is_saved_is_the_state_at_the_time(directory):
+    """The next step reuses the memory of the state while it is being written."""
+    add = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
+    large = {"large": {"kernel": jnp.zeros((1000, 1000))}}
+    checkpoints = Checkpoints(directory, 1, 0)
+    state = make_state(0, extra=large)
+    expected = abstract(state)
+    for step in (1, 2):
+        state = add(state)
+        checkpoints.save(step, state)
+        for _ in range(10):
+            state = add(state)
+        checkpoints.wait()
+        restored, _ = checkpoint.restore_latest(directory, expected)
+        values = np.unique(restored.params["large"]["kernel"])
+        assert values.tolist() == [1 if step == 1 else 12]
+    checkpoints.close()
+
+
+def test_half_written_is_ignored_and_cleared(directory):
+    save_all(directory, {1: None})
+    half = directory / "2.orbax-checkpoint-tmp"
+    (half / "params").mkdir(parents=True)
+    assert checkpoint.saved_steps(directory) == [1]
+    state, _ = checkpoint.restore_latest(directory, abstract(make_state(0)))
+    assert int(state.step) == 1
+    save_all(directory, {2: None})
+    assert not half.exists()
+    assert checkpoint.saved_steps(directory) == [1, 2]
+
+
+def test_params_alone(directory):
+    save_all(directory, {1: None, 2: None})
+    expected = abstract(make_state(0)).params
+    params, step = checkpoint.load_params(directory, None, expected)
+    assert step == 2
+    assert_equal(params, make_state(2).params)
+    params, step = checkpoint.load_params(directory, 1, expected)
+    assert step == 1
+    assert_equal(params, make_state(1).params)
+
+
+def test_no_such_step(directory):
+    expected = abstract(make_state(0)).params
+    with pytest.raises(UserError, match="no checkpoint yet: train first"):
+        checkpoint.load_params(directory, None, expected)
+    save_all(directory, {1: None, 2: None})
+    with pytest.raises(UserError, match="no step 7, but steps 1, 2"):
+        checkpoint.load_params(directory, 7, expected)
+
+
+def test_misshapen_arrays_are_named(directory):
+    save_all(directory, {1: None})
+    with pytest.raises(UserError) as error:
+        checkpoint.restore_latest(directory, abstract(make_state(0, width=4)))
+    message = str(error.value)
+    for array in (
+        "params/weights/bank is float32[2, 3], expected float32[2, 4]",
+        "params/head/kernel is float32[3], expected float32[4]",
+        "training/opt_state/0/weights/bank is float32[2, 3], expected float32[2, 4]",
+    ):
+        assert array in message
+    assert "\n" not in message
+
+
+def test_missing_and_unexpected_arrays_are_named(directory):
+    bias = {"tail": {"bias": jnp.zeros(5)}}
+    save_all(directory, {1: None})
+    with pytest.raises(UserError, match=r"params/tail/bias float32\[5\] is missing"):
+        checkpoint.restore_latest(directory, abstract(make_state(0, extra=bias)))
+    checkpoints = Checkpoints(directory, 2, 0)
+    checkpoints.save(2, make_state(2, extra=bias))
+    checkpoints.close()
+    with pytest.raises(UserError, match=r"params/tail/bias float32\[5\] is unexpected"):
+        checkpoint.restore_latest(directory, abstract(make_state(0)))
+
+
+def test_many_wrong_arrays_are_counted(directory):
+    many = {f"layer{i}": jnp.zeros(2) for i in range(30)}
+    save_all(directory, {1: None})
+    with pytest.raises(UserError, match="and 54 more"):  # 2 * 30, 6 of them named
+        checkpoint.restore_latest(directory, abstract(make_state(0, extra=many)))
+
+
+def test_damaged_files(directory):
+    save_all(directory, {1: None})
+    for path in (directory / "1" / "params").rglob("*"):
+        if path.is_file() and path.parent.name == "d":
+            path.unlink()
+    with pytest.raises(UserError, match="checkpoints/1 is damaged"):
+        checkpoint.restore_latest(directory, abstract(make_state(0)))
+
+
+FILL = """
+import resource
+import sys
+from pathlib import Path
+import jax, jax.numpy as jnp
+from diffeq_former.training.checkpoint import Checkpoints
+from diffeq_former.training.state import TrainState
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000000, 3000000))
+state = TrainState(jnp.int32(1), {"a": jax.random.normal(jax.random.key(0), (600000,))},
+                   (), jnp.int32(0), jnp.int32(0))
+checkpoints = Checkpoints(Path(sys.argv[1]), 1, 0)
+checkpoints.save(1, state)
+checkpoints.wait()
+checkpoints.save(2, state.replace(params={"a": jnp.tile(state.params["a"], 2)}))
+try:
+    checkpoints.wait()
+except ValueError as error:
+    assert "File too large" in str(error), error
+    sys.exit(42)
+"""
+
+
+def test_last_good_checkpoint_stands_when_a_save_fails(directory):
+    """Files of at most 3 MB stand in for a disk that is full."""
+    result = subprocess.run(
+        [sys.executable, "-c", FILL, directory],
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stderr) == (42, "")
+    assert checkpoint.saved_steps(directory) == [1]

@@ -1,0 +1,245 @@
+"""The loop in this process. Kills and signals: test_resume.py, test_main.py."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from prepared import prepare_words
+from runs import NUM_STEPS, tiny_config
+
+from diffeq_former.cli import STOPPED
+from diffeq_former.errors import UserError
+from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.sharding.mesh import local_mesh
+from diffeq_former.training import checkpoint, loop, run_directory, state
+from diffeq_former.training.preemption import StopRequest
+
+TIMINGS = {
+    "seconds_per_step",
+    "tokens_per_second",
+    "data_wait_seconds",
+    "host_memory_gib",
+}
+
+
+class StopAfter(StopRequest):
+    """Is asked once before each step, and here nowhere else."""
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self._left = steps
+
+    def __call__(self) -> bool:
+        if self._left == 0:
+            self.signal = "SIGTERM"
+        self._left -= 1
+        return self.signal is not None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compile_once(tmp_path_factory):
+    """Each call of `train` compiles the same programs; on one device they are kept."""
+    mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,))
+    directory = str(tmp_path_factory.mktemp("cache"))
+    settings = {
+        "jax_compilation_cache_dir": directory,
+        "jax_persistent_cache_min_compile_time_secs": 0,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for values in (settings, before):
+        for name, value in values.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        if values is settings:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(loop, "local_mesh", lambda: mesh)
+                yield
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
+
+
+@pytest.fixture(scope="module")
+def config(dataset):
+    return run_directory.fit(tiny_config(dataset, sample_every=8), dataset)
+
+
+@pytest.fixture(scope="module")
+def judges(config, dataset):
+    evaluate = make_evaluate(config, dataset, loop.local_mesh())
+    return loop.Judges(
+        evaluate=lambda params, should_stop: evaluate(params),
+        sample=lambda params: f"{float(params['final_norm']['scale'].sum())}",
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(config, dataset, judges, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    return workdir
+
+
+def last_state(workdir, config):
+    abstract = state.abstract(config, loop.local_mesh())
+    return checkpoint.restore_latest(workdir / "checkpoints", abstract)
+
+
+def lines(workdir) -> list[dict]:
+    text = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in TIMINGS} for line in text
+    ]
+
+
+def assert_same(workdir, other, config) -> None:
+    (a, loss_a), (b, loss_b) = last_state(workdir, config), last_state(other, config)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    assert loss_a == loss_b
+    assert lines(workdir) == lines(other)
+    samples = [(path / "samples.txt").read_text() for path in (workdir, other)]
+    assert samples[0] == samples[1]
+
+
+def test_what_a_run_leaves(uninterrupted, config):
+    assert checkpoint.saved_steps(uninterrupted / "checkpoints")[-2:] == [21, 24]
+    written = lines(uninterrupted)
+    trained = [line["step"] for line in written if "loss" in line]
+    judged = [line["step"] for line in written if "validation/loss" in line]
+    assert trained == list(range(1, NUM_STEPS + 1))
+    assert judged == [8, 16, 24]
+    final, loss = last_state(uninterrupted, config)
+    assert int(final.step) == NUM_STEPS
+    assert loss == written[-1]["validation/loss"] < written[8]["validation/loss"]
+    samples = (uninterrupted / "samples.txt").read_text()
+    assert samples.count("--- step ") == 3
+
+
+@pytest.mark.parametrize("stops", [(1, 7, 9)])  # also where it evaluates
+def test_stopped_and_continued_equals_uninterrupted(
+    config, dataset, judges, uninterrupted, tmp_path, stops
+):
+    workdir = tmp_path / "run"
+    done = 0
+    for steps in stops:
+        done += steps
+        code = loop.train(config, workdir, dataset, judges, StopAfter(steps))
+        assert code == STOPPED
+        assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == done
+    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert_same(workdir, uninterrupted, config)
+
+
+def test_stopped_while_evaluating_evaluates_again(
+    config, dataset, judges, uninterrupted, tmp_path
+):
+    workdir, stop = tmp_path / "run", StopRequest()
+
+    def interrupted(params, should_stop):
+        stop.signal = "SIGUSR1"
+        assert should_stop()
+
+    stopped = dataclasses.replace(judges, evaluate=interrupted)
+    assert loop.train(config, workdir, dataset, stopped, stop) == STOPPED
+    assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == 8
+    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert_same(workdir, uninterrupted, config)
+
+
+def test_stopped_in_the_last_evaluation_is_not_done(
+    config, dataset, judges, uninterrupted, tmp_path
+):
+    workdir, stop = tmp_path / "run", StopRequest()
+
+    def interrupted(params, should_stop):
+        if len(lines(workdir)) < NUM_STEPS:
+            return judges.evaluate(params, should_stop)
+        stop.signal = "SIGTERM"
+
+    stopped = dataclasses.replace(judges, evaluate=interrupted)
+    assert loop.train(config, workdir, dataset, stopped, stop) == STOPPED
+    assert "validation/loss" not in lines(workdir)[-1]
+    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert lines(workdir) == lines(uninterrupted)
+
+
+def test_stopped_before_the_first_step(config, dataset, judges, tmp_path):
+    workdir, stop = tmp_path / "run", StopAfter(0)
+    assert loop.train(config, workdir, dataset, judges, stop) == STOPPED
+    assert checkpoint.saved_steps(workdir / "checkpoints") == [0]
+
+
+def test_done_is_done(config, dataset, judges, uninterrupted):
+    before = lines(uninterrupted)
+    refuse = loop.Judges(evaluate=None, sample=None)
+    assert loop.train(config, uninterrupted, dataset, refuse, StopRequest()) == 0
+    assert lines(uninterrupted) == before
+
+
+def test_more_steps_need_the_flag(config, dataset, judges, tmp_path):
+    workdir = tmp_path / "run"
+    loop.train(config, workdir, dataset, judges, StopAfter(4))
+    training = dataclasses.replace(config.training, num_steps=6)
+    fewer = dataclasses.replace(config, training=training)
+    with pytest.raises(UserError, match="training.num_steps: 24 -> 6"):
+        loop.train(fewer, workdir, dataset, judges, StopRequest())
+    code = loop.train(
+        fewer, workdir, dataset, judges, StopRequest(), allow_config_change=True
+    )
+    assert code == 0
+    assert run_directory.read_config(workdir) == fewer
+    assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == 6
+
+
+def test_another_model_does_not_fit_the_checkpoint(config, dataset, judges, tmp_path):
+    workdir = tmp_path / "run"
+    loop.train(config, workdir, dataset, judges, StopAfter(1))
+    model = dataclasses.replace(config.model, time_embed_dim=5)
+    wider = dataclasses.replace(config, model=model)
+    with pytest.raises(UserError, match="does not fit the config: params/weights/"):
+        loop.train(
+            wider, workdir, dataset, judges, StopRequest(), allow_config_change=True
+        )
+    assert run_directory.read_config(workdir) == config
+
+
+def test_too_many_bad_steps_end_the_run(config, dataset, judges, tmp_path):
+    """A step with this learning rate leaves parameters whose loss is not finite."""
+    workdir = tmp_path / "run"
+    assert loop.train(config, workdir, dataset, judges, StopAfter(6)) == STOPPED
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=1e30)
+    training = dataclasses.replace(config.training, max_bad_steps=5)
+    steep = dataclasses.replace(config, optimizer=optimizer, training=training)
+    with pytest.raises(UserError) as error:
+        loop.train(
+            steep, workdir, dataset, judges, StopRequest(), allow_config_change=True
+        )
+    message = str(error.value)
+    assert "not finite in 5 steps in a row, to step 12: " in message
+    assert "the last good checkpoint, of step 6, stands" in message
+    assert "config.optimizer.learning_rate (1e+30)" in message
+    assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == 6
+    restored, _ = last_state(workdir, config)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(restored.params))
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"batch_size": 4}, "config.training.batch_size"),  # of 8 devices
+        ({"batch_size": 80000}, "fewer than a batch"),
+    ],
+)
+def test_wrong_input_leaves_no_folder(
+    dataset, judges, tmp_path, monkeypatch, training, message
+):
+    monkeypatch.setattr(loop, "local_mesh", local_mesh)
+    config = run_directory.fit(tiny_config(dataset, **training), dataset)
+    with pytest.raises(UserError, match=message):
+        loop.train(config, tmp_path / "run", dataset, judges, StopRequest())
+    assert not (tmp_path / "run").exists()

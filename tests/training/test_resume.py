@@ -1,0 +1,97 @@
+"""Runs that are killed at random moments end as one that is not, bit for bit."""
+
+import dataclasses
+import json
+import random
+import time
+
+import jax
+import numpy as np
+import pytest
+from prepared import prepare_words
+from runs import Command, tiny_config
+
+from diffeq_former.training import checkpoint, state
+
+NUM_STEPS = 60
+KILLS = 10
+ONE_DEVICE = jax.sharding.Mesh(jax.devices()[:1], "data")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    dataset = prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
+    return tiny_config(dataset, num_steps=NUM_STEPS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(config, folder):
+    result = Command(folder, config).run(folder / "uninterrupted")
+    assert result.returncode == 0, result.stderr
+    return folder / "uninterrupted"
+
+
+def lines(workdir) -> list[dict]:
+    path = workdir / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [
+        json.loads(line) for line in text.splitlines(keepends=True) if line[-1:] == "\n"
+    ]
+
+
+def last_step(workdir) -> int:
+    return max((line["step"] for line in lines(workdir)), default=0)
+
+
+def last_state(workdir, config):
+    abstract = state.abstract(config, ONE_DEVICE)
+    return checkpoint.restore_latest(workdir / "checkpoints", abstract)[0]
+
+
+def run_and_kill(command, workdir, draw: random.Random) -> None:
+    """Kills a run anywhere in its first seconds, or a few steps on."""
+    target = last_step(workdir) + draw.randint(1, 5)
+    deadline = draw.uniform(0, 6) if draw.random() < 0.3 else 120
+    with command.start(workdir) as process:
+        start = time.monotonic()
+        while last_step(workdir) < target and time.monotonic() - start < deadline:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.1))
+        process.kill()
+        process.communicate()
+
+
+def assert_ends_like(uninterrupted, command, workdir, config) -> None:
+    result = command.run(workdir)
+    assert result.returncode == 0, result.stderr
+    final = last_state(workdir, config)
+    assert int(final.step) == NUM_STEPS
+    expected = last_state(uninterrupted, config)
+    jax.tree.map(np.testing.assert_array_equal, final, expected)
+    losses = [
+        [(x["step"], x.get("loss"), x.get("validation/loss")) for x in lines(path)]
+        for path in (workdir, uninterrupted)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_killed_ten_times(config, folder, uninterrupted):
+    command, workdir, draw = Command(folder, config), folder / "killed", random.Random()
+    for _ in range(KILLS):
+        run_and_kill(command, workdir, draw)
+    assert_ends_like(uninterrupted, command, workdir, config)
+
+
+def test_killed_with_worker_processes(config, folder, uninterrupted):
+    data = dataclasses.replace(config.data, num_workers=2)
+    with_workers = dataclasses.replace(config, data=data)
+    command, workdir = Command(folder, with_workers), folder / "workers"
+    for seed in range(2):
+        run_and_kill(command, workdir, random.Random(seed))
+    assert_ends_like(uninterrupted, command, workdir, config)
