@@ -200,6 +200,12 @@ def _validate_optimizer(c: OptimizerConfig) -> None:
         value = getattr(c, name)
         require(value >= 0, f"optimizer.{name}", "0 or more", value)
     require_member("optimizer.schedule", c.schedule, SCHEDULES)
+    require(
+        c.schedule != "wsd" or c.warmup_fraction + c.decay_fraction <= 1,
+        "optimizer.decay_fraction",
+        f"at most 1 - warmup_fraction ({c.warmup_fraction}) with wsd",
+        c.decay_fraction,
+    )
     require_member("optimizer.decay_mask", c.decay_mask, DECAY_MASKS)
 
 

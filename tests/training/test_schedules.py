@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from diffeq_former.config import OptimizerConfig
+from diffeq_former.config import OptimizerConfig, resolve
+from diffeq_former.errors import UserError
 from diffeq_former.training.schedules import make_schedule
 
 PEAK, STEPS = 2.0, 100
@@ -45,3 +46,13 @@ def test_shapes_have_their_closed_forms():
 
 def test_wsd_without_decline_is_constant():
     assert (rates(schedule="wsd", decay_fraction=0.0)[10:] == PEAK).all()
+
+
+def test_warm_up_and_decline_that_overlap_are_refused():
+    fields = {"schedule": "wsd", "warmup_fraction": 0.5, "decay_fraction": 0.6}
+    with pytest.raises(UserError) as error:
+        resolve({"optimizer": fields})
+    assert str(error.value) == (
+        "config.optimizer.decay_fraction: expected at most 1 - warmup_fraction (0.5) "
+        "with wsd, got 0.6"
+    )
