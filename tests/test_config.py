@@ -82,7 +82,7 @@ REFUSALS = [
     ),
     (
         {"model.weights": "layer_table", "model.generate_weights": "per_step"},
-        "a layer_table stores its weights, there is nothing to generate per_step",
+        "a layer_table stores its weights, so there is nothing to generate per_step",
     ),
     ({"model.chain_norms": True}, "a trait of the released llama block"),
     (
