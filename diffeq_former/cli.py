@@ -1,6 +1,7 @@
 """Runs a command line: flags in, one clear line and exit code 2 for wrong input."""
 
 import difflib
+import os
 import re
 import sys
 import traceback
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from diffeq_former.errors import UserError
+from diffeq_former.errors import DiskFullError, UserError
 
 OK = 0
 WRONG_INPUT = 2
@@ -24,6 +25,10 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 def _guarded(main: Callable[[], int | None]) -> int:
     try:
         return main() or OK
+    except DiskFullError as error:
+        _refuse(error)
+        sys.stderr.flush()
+        os._exit(WRONG_INPUT)
     except UserError as error:
         return _refuse(error)
 

@@ -14,7 +14,7 @@ from diffeq_former.cli import OK, STOPPED
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
-from diffeq_former.errors import UserError
+from diffeq_former.errors import DiskFullError, UserError
 from diffeq_former.sharding.mesh import local_mesh, shard_batch
 from diffeq_former.training import checkpoint, flops, run_directory, state
 from diffeq_former.training.metrics import Meter
@@ -238,7 +238,7 @@ def _room_on_disk(workdir: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, RuntimeError) as error:
         if any(os.strerror(code) in str(error) for code in _DISK_FULL):
-            raise UserError(
+            raise DiskFullError(
                 f"no room on the disk for {workdir}: {_last_good(workdir)}; free some"
                 " and run the same command again"
             ) from error
