@@ -19,6 +19,7 @@ MODULES = [
 EVERYWHERE = {"config", "errors", "cli"}
 # What each part of the package may import, beside itself and what all may.
 ALLOWED = {
+    "compilation_cache": set(),
     "errors": set(),
     "cli": set(),
     "config": {"ode"},
