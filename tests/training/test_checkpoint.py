@@ -104,7 +104,7 @@ def test_what_is_saved_is_the_state_at_the_time(directory):
 
 def test_half_written_is_ignored_and_cleared(directory):
     save_all(directory, {1: None})
-    half = directory / "2.orbax-checkpoint-tmp"
+    half = directory / "5.orbax-checkpoint-tmp"
     (half / "params").mkdir(parents=True)
     assert checkpoint.saved_steps(directory) == [1]
     state, _ = checkpoint.restore_latest(directory, abstract(make_state(0)))

@@ -98,8 +98,8 @@ def test_file_as_folder(tmp_path, config, dataset):
 
 def test_another_dataset(tmp_path, workdir, config, dataset):
     run_directory.write(workdir, config, dataset)
-    other = prepare_words(tmp_path, seq_len=16, num_documents=41)
-    with pytest.raises(UserError, match="differ in source, splits"):
+    other = prepare_words(tmp_path, seq_len=12)
+    with pytest.raises(UserError, match="differ in seq_len, source, splits"):
         check(workdir, config, other, allow=True)
 
 
