@@ -27,12 +27,15 @@ REQUIREMENTS = [
     "tqdm>=4.66,<5",
 ]
 
+PLOT = ["matplotlib>=3.9,<4"]
+
 EXTRAS = {
     "cuda13": ["jax[cuda13]"],
     "cuda12": ["jax[cuda12]"],
     "tpu": ["jax[tpu]"],
     "hf": ["safetensors>=0.4", "torch>=2.6", "transformers>=5,<6"],
-    "test": ["pytest>=9,<10", "pytest-xdist>=3.8,<4", "ruff>=0.17.5,<0.18"],
+    "plot": PLOT,
+    "test": [*PLOT, "pytest>=9,<10", "pytest-xdist>=3.8,<4", "ruff>=0.17.5,<0.18"],
 }
 
 setup(
