@@ -36,13 +36,22 @@ def allowed(**fixed) -> list[ModelConfig]:
     The hypernetwork comes with every block and solver; the other sources with every
     solver, the blocks taking turns. What is `fixed` stays so.
     """
+    both = itertools.product(["hypernetwork"], SOLVERS, BLOCKS)
+    return _allowed([*both, *_in_turn(set(SOURCES) - {"hypernetwork"})], fixed)
+
+
+def allowed_in_turn(**fixed) -> list[ModelConfig]:
+    """As `allowed`, for what hardly depends on the block: they all take turns."""
+    return _allowed(_in_turn(SOURCES), fixed)
+
+
+def _in_turn(sources) -> list[tuple[str, str, str]]:
     turns = itertools.cycle(BLOCKS)
-    combinations = [
-        ("hypernetwork", *pair) for pair in itertools.product(SOLVERS, BLOCKS)
-    ]
-    for weights, solver in itertools.product(SOURCES, SOLVERS):
-        if weights != "hypernetwork":
-            combinations.append((weights, solver, next(turns)))
+    pairs = itertools.product(sorted(sources), SOLVERS)
+    return [(*pair, next(turns)) for pair in pairs]
+
+
+def _allowed(combinations, fixed: dict) -> list[ModelConfig]:
     configs = {}
     for weights, solver, block in combinations:
         chosen = {"weights": weights, "solver": solver, "block": block} | fixed

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, allowed, name, params_of, tokens_of
+from cases import TINY, allowed, allowed_in_turn, name, params_of, tokens_of
 
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
@@ -101,7 +101,9 @@ def close(a, b, atol=2e-5):
     np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("config", allowed(generate_weights="per_step"), ids=name)
+@pytest.mark.parametrize(
+    "config", allowed_in_turn(generate_weights="per_step"), ids=name
+)
 def test_tabulated_equals_per_step(config):
     tabulated = dataclasses.replace(config, generate_weights="tabulated")
     params, tokens_BL = params_of(config), tokens_of(config)
@@ -147,18 +149,22 @@ def test_a_hypernetwork_with_zero_banks_is_shared(config):
     close(logits_of(config, shared, tokens_BL), logits_of(varying, params, tokens_BL))
 
 
-@every_block
-@pytest.mark.parametrize("remat", POLICIES)
-def test_remat_changes_no_value(block, remat):
+@pytest.fixture(scope="module", params=BLOCKS)
+def without_remat(request):
+    config = dataclasses.replace(TINY, block=request.param, dropout=0.1)
+    return config, loss_and_grads(*dropped_case(config))
+
+
+def dropped_case(config):
+    return config, params_of(config), tokens_of(config), {"dropout": jax.random.key(3)}
+
+
+@pytest.mark.parametrize("remat", sorted(POLICIES.keys() - {"none"}))
+def test_remat_changes_no_value(without_remat, remat):
+    config, (expected_loss, expected_grads) = without_remat
     generate = "per_step" if remat in SAVE_WEIGHTS else "tabulated"
-    options = {"block": block, "dropout": 0.1, "generate_weights": generate}
-    config = dataclasses.replace(TINY, **options)
-    params, tokens_BL = params_of(config), tokens_of(config)
-    rngs = {"dropout": jax.random.key(3)}
-    loss, grads = loss_and_grads(
-        dataclasses.replace(config, remat=remat), params, tokens_BL, rngs
-    )
-    expected_loss, expected_grads = loss_and_grads(config, params, tokens_BL, rngs)
+    config = dataclasses.replace(config, remat=remat, generate_weights=generate)
+    loss, grads = loss_and_grads(*dropped_case(config))
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
     assert_trees_close(grads, expected_grads, rtol=1e-5)
 
