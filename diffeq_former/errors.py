@@ -1,5 +1,10 @@
 """The one exception that means: the user's input is wrong, and this is what to do."""
 
+import errno
+import os
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 class UserError(ValueError):
     """Wrong input. The message is one line: what is wrong, what to do instead."""
@@ -7,3 +12,8 @@ class UserError(ValueError):
 
 class DiskFullError(UserError):
     """No room on the disk. The process exits at once, as its exit handlers write."""
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether it says so: libraries report the system's error only in words."""
+    return any(os.strerror(code) in str(error) for code in _DISK_FULL)

@@ -1,7 +1,6 @@
 """Prepares a dataset: text is tokenised once and cut into rows on disk."""
 
 import contextlib
-import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,10 +12,9 @@ from diffeq_former.data.parallel import TRAIN, VALIDATION, encode_documents
 from diffeq_former.data.progress import Progress
 from diffeq_former.data.rows import RowWriter
 from diffeq_former.data.sources import documents
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, is_disk_full
 
 DEFAULT_VALIDATION_FRACTION = 0.0005  # as for OpenWebText
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def prepare(
@@ -98,7 +96,7 @@ def _complete_or_nothing(output: Path) -> Iterator[Path]:
         yield partial
         partial.rename(output)
     except (OSError, RuntimeError) as error:
-        if _is_disk_full(error):
+        if is_disk_full(error):
             raise UserError(
                 f"no room on the disk for {output} ({error}): free some, or name an"
                 " output elsewhere; nothing was kept"
@@ -106,11 +104,6 @@ def _complete_or_nothing(output: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _is_disk_full(error: Exception) -> bool:
-    """ArrayRecord reports the system's error only in words."""
-    return any(os.strerror(code) in str(error) for code in _DISK_FULL)
 
 
 def _write_splits(

@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from diffeq_former.cli import OK, STOPPED
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
-from diffeq_former.errors import DiskFullError, UserError
+from diffeq_former.errors import DiskFullError, UserError, is_disk_full
 from diffeq_former.sharding.mesh import local_mesh, shard_batch
 from diffeq_former.training import checkpoint, flops, run_directory, state
 from diffeq_former.training.metrics import Meter
@@ -22,8 +20,6 @@ from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.step import make_train_step
 from diffeq_former.training.writers import MetricsWriter
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,11 +229,11 @@ class _Loop:
 
 @contextlib.contextmanager
 def _room_on_disk(workdir: Path) -> Iterator[None]:
-    """Says a full disk in a line; libraries report the system's error in words."""
+    """Says a full disk in a line."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        if any(os.strerror(code) in str(error) for code in _DISK_FULL):
+        if is_disk_full(error):
             raise DiskFullError(
                 f"no room on the disk for {workdir}: {_last_good(workdir)}; free some"
                 " and run the same command again"
