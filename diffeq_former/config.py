@@ -135,12 +135,23 @@ class TrainingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How many devices an axis has; one of them -1: all that are left."""
+
+    data: int = -1  # copies of the parameters; each sees its own rows
+    fsdp: int = 1  # parameters and optimizer state are cut; each sees its own rows
+    sequence: int = 1  # sequences are cut; keys and values are gathered
+    tensor: int = 1  # heads, feed-forward and vocabulary are cut
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     seed: int = 0  # of the parameters, the order of the data and the dropout
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
+    mesh: MeshConfig = MeshConfig()
 
 
 def default_config() -> ConfigDict:
@@ -186,6 +197,7 @@ def validate(config: Config) -> None:
     validate_model(config.model)
     _validate_optimizer(config.optimizer)
     _validate_training(config.training)
+    _validate_mesh(config.mesh)
 
 
 def _validate_optimizer(c: OptimizerConfig) -> None:
@@ -226,6 +238,17 @@ def _validate_training(c: TrainingConfig) -> None:
         f"a divisor of training.batch_size ({c.batch_size})",
         c.num_micro_batches,
     )
+
+
+def _validate_mesh(c: MeshConfig) -> None:
+    sizes = dataclasses.asdict(c)
+    for axis, size in sizes.items():
+        require(size == -1 or size >= 1, f"mesh.{axis}", "-1, or 1 or more", size)
+    left = [axis for axis, size in sizes.items() if size == -1]
+    if len(left) > 1:
+        raise UserError(
+            f"config.mesh.{left[1]}: only one axis may be -1, and {left[0]} is already"
+        )
 
 
 def require_member(field: str, value: str, members: typing.Iterable[str]) -> None:

@@ -32,7 +32,7 @@ def main() -> int:
     from diffeq_former.errors import UserError
     from diffeq_former.evaluation.perplexity import make_evaluate
     from diffeq_former.generation.text import make_sampler
-    from diffeq_former.sharding.mesh import local_mesh
+    from diffeq_former.sharding.mesh import check_fits, make_mesh
     from diffeq_former.training import loop, run_directory
 
     compilation_cache.enable()
@@ -44,15 +44,18 @@ def main() -> int:
         )
     dataset = datasets.load(config.data.path)
     config = run_directory.fit(config, dataset)
+    mesh = make_mesh(config.mesh)
+    check_fits(config, mesh, dataset.seq_len)
     samples = config.training.sample_every > 0
     judges = loop.Judges(
-        evaluate=make_evaluate(config, dataset, local_mesh()),
-        sample=make_sampler(config, dataset.tokenizer()) if samples else None,
+        evaluate=make_evaluate(config, dataset, mesh),
+        sample=make_sampler(config, mesh, dataset.tokenizer()) if samples else None,
     )
     return loop.train(
         config,
         Path(_WORKDIR.value),
         dataset,
+        mesh,
         judges,
         _stop,
         allow_config_change=_ALLOW_CONFIG_CHANGE.value,

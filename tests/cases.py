@@ -8,14 +8,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from diffeq_former.config import ModelConfig
+from diffeq_former.config import MeshConfig, ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.validate import validate_model
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.sharding.mesh import make_mesh
 
 TINY = ModelConfig(
     num_layers=3,
@@ -28,6 +30,10 @@ TINY = ModelConfig(
     num_frequencies=5,
     dtype="float32",
 )
+
+
+def mesh_of(num_devices: int = 1, **axes: int) -> Mesh:
+    return make_mesh(MeshConfig(**axes), jax.devices()[:num_devices])
 
 
 def allowed(**fixed) -> list[ModelConfig]:

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from cases import mesh_of
 from prepared import prepare_words
 from runs import NUM_STEPS, ROOT, Command, tiny_config
 
@@ -161,7 +162,7 @@ def test_full_disk(config, folder, small_disk):
     last_line = result.stderr.splitlines()[-1]
     assert last_line.startswith(f"error: no room on the disk for {workdir}: ")
     assert f"the last good checkpoint, of step {step}, stands" in last_line
-    assert run_directory.load(workdir).step == step
+    assert run_directory.load(workdir, mesh_of()).step == step
 
 
 def assert_one_line(result, *parts: str) -> None:

@@ -31,20 +31,22 @@ _BATCH_SIZE = flags.DEFINE_integer(
 
 def main() -> None:
     from diffeq_former import compilation_cache
+    from diffeq_former.config import MeshConfig
     from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
-    from diffeq_former.sharding.mesh import local_mesh
+    from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
     models = _models(run_directory.read_config(Path(_WORKDIR.value)).model)
-    run = run_directory.load(_WORKDIR.value)
+    mesh = make_mesh(MeshConfig())
+    run = run_directory.load(_WORKDIR.value, mesh)
     dataset = _load_dataset(run)
     config = _with_batch_size(run_directory.fit(run.config, dataset))
     for model in models:
         steps = model.num_layers
         print(f"step {run.step}, {dataset.path}, {steps} solver steps", file=sys.stderr)
         evaluated = dataclasses.replace(config, model=model)
-        figures = make_evaluate(evaluated, dataset, local_mesh())(run.params)
+        figures = make_evaluate(evaluated, dataset, mesh)(run.params)
         line = {"split": SPLIT, "num_steps": steps, **figures}
         print(json.dumps(line), flush=True)
 

@@ -40,14 +40,17 @@ _SEED = flags.DEFINE_integer(
 
 def main() -> None:
     from diffeq_former import compilation_cache
+    from diffeq_former.config import MeshConfig
     from diffeq_former.generation.sampling import Sampling
     from diffeq_former.generation.text import make_continue
+    from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-    run = run_directory.load(_WORKDIR.value)
-    texts = make_continue(run.config.model, run.tokenizer)(
+    mesh = make_mesh(MeshConfig())
+    run = run_directory.load(_WORKDIR.value, mesh)
+    texts = make_continue(run.config.model, mesh, run.tokenizer)(
         run.params,
         _PROMPTS.value,
         max_new_tokens=_MAX_NEW_TOKENS.value,

@@ -11,7 +11,7 @@ starting workers, which would then outlive it too.
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -51,8 +51,7 @@ def train_batches(
     seed: int,
     start_step: int = 0,
     num_workers: int = 0,
-    shard_index: int = 0,
-    shard_count: int = 1,
+    places: Sequence[int] | None = None,
 ) -> TrainBatches:
     """Endless shuffled batches of the train split, from `start_step` on.
 
@@ -60,30 +59,27 @@ def train_batches(
 
     Args:
       dataset: A prepared dataset.
-      batch_size: Rows of the global batch; this process gets its share.
+      batch_size: Rows of the global batch.
       seed: Of the order, below 2**32.
       start_step: Number of the first batch; found without reading those before.
       num_workers: Worker processes; 0 reads in a thread of this process.
-      shard_index: Which share of each batch this process reads.
-      shard_count: How many processes share a batch.
+      places: Which rows of each global batch this process reads; None: all.
 
     Returns:
-      Batches {"inputs", "targets"}, int32 [B, L], B = batch_size // shard_count; a
-      target is -1 where there is nothing to predict.
+      Batches {"inputs", "targets"}, int32 [B, L], B the number of places; a target is
+      -1 where there is nothing to predict.
     """
     import grain
 
     rows = dataset.rows("train")
-    _check_shares(batch_size, shard_count)
     if len(rows) < batch_size:
         raise UserError(
             f"dataset {dataset.path} has {len(rows)} training rows, fewer than a batch"
             f" of {batch_size}: use a smaller batch or more text"
         )
     order = grain.MapDataset.range(len(rows)).shuffle(seed).repeat()
-    batches = _BatchByStep(
-        rows, order, batch_size, shard_index, shard_count, dataset.eot
-    )
+    places = range(batch_size) if places is None else places
+    batches = _BatchByStep(rows, order, batch_size, places, dataset.eot)
     source = grain.MapDataset.source(batches)[start_step:]
     return TrainBatches(iter(_read_ahead(source, num_workers)))
 
@@ -91,12 +87,11 @@ def train_batches(
 class _BatchByStep:
     """A process's share of each global batch, by step: Grain's source."""
 
-    def __init__(self, rows: Rows, order, batch_size, shard_index, shard_count, eot):
+    def __init__(self, rows: Rows, order, batch_size: int, places, eot: int):
         self._rows = rows
         self._order = order
         self._batch_size = batch_size
-        self._shard_index = shard_index
-        self._shard_count = shard_count
+        self._places = places
         self._eot = eot
 
     def __len__(self) -> int:
@@ -104,10 +99,8 @@ class _BatchByStep:
 
     def __getitem__(self, step: int) -> Batch:
         first = step * self._batch_size
-        share = range(
-            first + self._shard_index, first + self._batch_size, self._shard_count
-        )
-        rows_BL1 = np.stack([self._rows[self._order[i]] for i in share])
+        share = [self._order[first + place] for place in self._places]
+        rows_BL1 = np.stack([self._rows[i] for i in share])
         return _inputs_and_targets(rows_BL1, self._eot)
 
 
@@ -139,21 +132,20 @@ def validation_batches(
     *,
     batch_size: int,
     split: str = "validation",
-    shard_index: int = 0,
-    shard_count: int = 1,
+    places: Sequence[int] | None = None,
     max_batches: int | None = None,
 ) -> Iterator[Batch]:
     """A whole split once, in order, in batches as those of `train_batches`.
 
     The last batch is filled up with rows that have nothing to predict.
     """
-    _check_shares(batch_size, shard_count)
     rows = dataset.rows(split)
+    places = range(batch_size) if places is None else places
     nothing_L1 = np.full(dataset.seq_len + 1, NOTHING, np.int32)
     num_batches = -(-len(rows) // batch_size)
     for number in range(num_batches)[:max_batches]:
         first = number * batch_size
-        share = range(first + shard_index, first + batch_size, shard_count)
+        share = [first + place for place in places]
         rows_BL1 = [rows[i] if i < len(rows) else nothing_L1 for i in share]
         yield _inputs_and_targets(np.stack(rows_BL1), dataset.eot)
 
@@ -164,11 +156,3 @@ def _inputs_and_targets(rows_BL1: np.ndarray, eot: int) -> Batch:
         "inputs": np.where(inputs_BL == NOTHING, np.int32(eot), inputs_BL),
         "targets": rows_BL1[:, 1:].copy(),
     }
-
-
-def _check_shares(batch_size: int, shard_count: int) -> None:
-    if batch_size < 1 or batch_size % shard_count:
-        raise UserError(
-            f"batch_size {batch_size} cannot be shared by {shard_count} processes: use"
-            f" a multiple of {shard_count}"
-        )

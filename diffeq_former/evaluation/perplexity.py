@@ -16,9 +16,11 @@ from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.sharding.mesh import (
-    DATA_AXIS,
     batch_sharding,
+    num_row_shares,
+    on_mesh,
     replicated,
+    rows_of_process,
     shard_batch,
 )
 
@@ -45,18 +47,21 @@ class Evaluate(Protocol):
 def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
     """The evaluation of one model, compiled once, spread over the mesh's devices.
 
-    A batch has as many rows as a micro-batch of training, and is filled up to a
-    multiple of the devices. Its size changes no figure: sums go over the whole split.
+    A batch has as many rows as a micro-batch of training, and is filled up so that
+    devices can share it. Its size changes no figure: sums go over the whole split.
     """
-    split, devices = dataset.split(SPLIT), mesh.shape[DATA_AXIS]
+    split, shares = dataset.split(SPLIT), num_row_shares(mesh)
     rows = config.training.batch_size // config.training.num_micro_batches
-    batch_size = -(-rows // devices) * devices
+    batch_size = -(-rows // shares) * shares
     num_batches = -(-split.rows // batch_size)
+    places = rows_of_process(mesh, batch_size)
     tabulate, sum_batch = _compile(config, mesh)
 
     def evaluate(params: dict, *, should_stop=lambda: False):
         table = tabulate(params)
-        batches = validation_batches(dataset, batch_size=batch_size, split=SPLIT)
+        batches = validation_batches(
+            dataset, batch_size=batch_size, split=SPLIT, places=places
+        )
         sums = previous = np.zeros(2)
         with tqdm(batches, SPLIT, num_batches, leave=False, disable=None) as bar:
             for batch in bar:
@@ -84,11 +89,13 @@ def _compile(config: Config, mesh: Mesh):
         sums = cross_entropy_sums(x_BLD, unembedding_DV, batch_BL["targets"], chunk)
         return jnp.stack([sums["loss"], sums["tokens"]])
 
-    whole, shared = replicated(mesh), batch_sharding(mesh)
-    return (
-        jax.jit(tabulate, in_shardings=whole, out_shardings=whole),
-        jax.jit(sum_batch, in_shardings=(whole, whole, shared), out_shardings=whole),
+    as_given, rows = None, batch_sharding(mesh)
+    summing = jax.jit(
+        sum_batch,
+        in_shardings=(as_given, as_given, rows),
+        out_shardings=replicated(mesh),
     )
+    return on_mesh(mesh, jax.jit(tabulate)), on_mesh(mesh, summing)
 
 
 def _figures(nats: float, tokens: float, text_bytes: int) -> dict[str, float]:

@@ -8,11 +8,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.generation.sampling import Sampling, sample
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.sharding.mesh import on_mesh, replicated
 
 SHORTEST_BUCKET = 16  # prompts are padded to this times a power of two, tokens
 
@@ -25,16 +27,20 @@ class Generator:
 
     Args:
       config: of the model.
+      mesh: of the parameters' devices. Every process gives the same prompts and gets
+        the same answers.
       vocab_size: of the tokenizer, where the model's is padded: the ids from there on
         are never drawn.
     """
 
-    def __init__(self, config: ModelConfig, vocab_size: int | None = None):
+    def __init__(self, config: ModelConfig, mesh: Mesh, vocab_size: int | None = None):
         self._config = config.for_inference()
-        self._continue = jax.jit(
+        compiled = jax.jit(
             functools.partial(_continue, self._config, vocab_size),
             static_argnames="sampling",
+            out_shardings=replicated(mesh),
         )
+        self._continue = on_mesh(mesh, compiled)
 
     def generate(
         self,

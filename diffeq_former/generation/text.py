@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from jax.sharding import Mesh
+
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.generation.generate import Generator
@@ -11,12 +13,14 @@ SAMPLE_TEMPERATURE = 0.8
 SAMPLE_TOP_P = 0.95
 
 
-def make_continue(config: ModelConfig, tokenizer) -> Callable[..., list[str]]:
+def make_continue(
+    config: ModelConfig, mesh: Mesh, tokenizer
+) -> Callable[..., list[str]]:
     """`continue_texts(params, prompts, **options)`: each prompt and what follows it.
 
     Options as for `Generator.generate`. Programs are kept between calls.
     """
-    generator = Generator(config, vocab_size=tokenizer.vocab_size)
+    generator = Generator(config, mesh, tokenizer.vocab_size)
 
     def continue_texts(params: dict, prompts: list[str], **options) -> list[str]:
         encoded = [tokenizer.encode(prompt) for prompt in prompts]
@@ -26,7 +30,7 @@ def make_continue(config: ModelConfig, tokenizer) -> Callable[..., list[str]]:
     return continue_texts
 
 
-def make_sampler(config: Config, tokenizer) -> Callable[[dict], str]:
+def make_sampler(config: Config, mesh: Mesh, tokenizer) -> Callable[[dict], str]:
     """`sample(params)`: `training.sample_prompt` and what the model writes after it.
 
     The draws are the same at every call, so that what changes is the model.
@@ -41,7 +45,7 @@ def make_sampler(config: Config, tokenizer) -> Callable[[dict], str]:
             f"config.training.sample_prompt: expected fewer tokens than model.max_len "
             f"({max_len}), got {length}; shorten it"
         )
-    continue_texts = make_continue(config.model, tokenizer)
+    continue_texts = make_continue(config.model, mesh, tokenizer)
     options = {
         "max_new_tokens": min(SAMPLE_TOKENS, max_len - length),
         "temperature": SAMPLE_TEMPERATURE,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.parameters import norm_parameters, normal
+from diffeq_former.models.partition import constrain
 from diffeq_former.models.units import Norm
 
 
@@ -30,9 +31,10 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(c.dropout, deterministic=not self.train)
 
     def __call__(self, tokens_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
-        x_BLD = self.token[tokens_BL]
+        # Whole rows: else what is looked up would be cut as the table's rows are.
+        x_BLD = constrain(self.token, "vocab", "state")[tokens_BL]
         if self.learned_positions:
-            x_BLD = x_BLD + self.position[positions_BL]
+            x_BLD = x_BLD + constrain(self.position, "position", "state")[positions_BL]
         return self.dropout(x_BLD.astype(jnp.dtype(self.config.dtype)))
 
 

@@ -8,6 +8,7 @@ import jax
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
 from diffeq_former.models.norms import layer_norm
+from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.units import Linear, Norm, Units, linear
 
 
@@ -33,7 +34,8 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
 
 def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
     y_BLD = layer_norm(weights["norm_2"], x_BLD, c.norm_eps)
-    h_BLF = jax.nn.gelu(linear(weights["ff_in"], y_BLD), approximate=True)
+    h_BLF = constrain(linear(weights["ff_in"], y_BLD), *FEED_FORWARD)
+    h_BLF = jax.nn.gelu(h_BLF, approximate=True)
     return linear(weights["ff_out"], h_BLF)
 
 

@@ -74,10 +74,8 @@ class _Norm(nn.Module):
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        shape, axes = (
-            (self.config.time_embed_dim, self.unit.size),
-            ("time_embed", "embed"),
-        )
+        shape = (self.config.time_embed_dim, self.unit.size)
+        axes = ("time_embed", "norm")
         names = ["scale_bank"] + ["shift_bank"] * self.unit.shift
         return {name: normal(self, name, 0.0, shape, axes) for name in names}
 

@@ -11,6 +11,7 @@ import jax
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
 from diffeq_former.models.norms import rms_norm
+from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.positions import rotate
 from diffeq_former.models.units import Linear, Norm, Units, linear
 
@@ -49,7 +50,8 @@ def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
         x_BLD = _norm(c, weights["norm_1"], x_BLD)
     y_BLD = _norm(c, weights["norm_2"], x_BLD)
     gate_BLF = jax.nn.silu(linear(weights["gate"], y_BLD))
-    return linear(weights["down"], gate_BLF * linear(weights["up"], y_BLD))
+    h_BLF = gate_BLF * linear(weights["up"], y_BLD)
+    return linear(weights["down"], constrain(h_BLF, *FEED_FORWARD))
 
 
 def _norm(c: ModelConfig, weights, x_BLD) -> jax.Array:

@@ -1,10 +1,13 @@
 """Next-token cross entropy without ever holding all logits.
 
-B batch, L length, C chunk of the length, D model, V vocabulary.
+N shares of the batch on the devices, B batch of one, L length, C chunk of the length,
+D model, V vocabulary.
 """
 
 import jax
 import jax.numpy as jnp
+
+from diffeq_former.models.partition import constrain, num_row_shares
 
 NO_TARGET = -1
 
@@ -21,35 +24,54 @@ def cross_entropy_sums(
       `loss`: sum of -log p(target) in nats; `log_z_squared`: sum of the squared
       log normaliser, for the z-loss; `tokens`: how many places were summed.
     """
-    unembedding_DV = unembedding_DV.astype(x_BLD.dtype)
+    # A copy for each share of the batch: gradients of the chunks are summed there, and
+    # cross the network once.
+    N = num_row_shares()
+    unembedding_NDV = constrain(
+        jnp.broadcast_to(
+            unembedding_DV.astype(x_BLD.dtype), (N, *unembedding_DV.shape)
+        ),
+        *("batch", "state", "vocab"),
+    )
 
     @jax.checkpoint
     def add_chunk(sums, chunk):
-        x_BCD, targets_BC = chunk
-        logits_BCV = jnp.einsum(
-            "bcd,dv->bcv", x_BCD, unembedding_DV, preferred_element_type=jnp.float32
+        x_NBCD, targets_NBC = chunk
+        logits_NBCV = jnp.einsum(
+            "nbcd,ndv->nbcv",
+            x_NBCD,
+            unembedding_NDV,
+            preferred_element_type=jnp.float32,
         )
-        mask_BC = targets_BC != NO_TARGET
-        log_z_BC = jax.nn.logsumexp(logits_BCV, axis=-1)
-        picked_BC1 = jnp.take_along_axis(
-            logits_BCV, jnp.where(mask_BC, targets_BC, 0)[..., None], axis=-1
+        mask_NBC = targets_NBC != NO_TARGET
+        log_z_NBC = jax.nn.logsumexp(logits_NBCV, axis=-1)
+        picked_NBC1 = jnp.take_along_axis(
+            logits_NBCV, jnp.where(mask_NBC, targets_NBC, 0)[..., None], axis=-1
         )
         new = {
-            "loss": jnp.where(mask_BC, log_z_BC - picked_BC1[..., 0], 0.0).sum(),
-            "log_z_squared": jnp.where(mask_BC, jnp.square(log_z_BC), 0.0).sum(),
-            "tokens": mask_BC.sum().astype(jnp.float32),
+            "loss": jnp.where(mask_NBC, log_z_NBC - picked_NBC1[..., 0], 0.0),
+            "log_z_squared": jnp.where(mask_NBC, jnp.square(log_z_NBC), 0.0),
+            "tokens": mask_NBC.astype(jnp.float32),
         }
-        return jax.tree.map(jnp.add, sums, new), None
+        return {
+            name: sums[name] + x_NBC.sum((1, 2)) for name, x_NBC in new.items()
+        }, None
 
-    zeros = {name: jnp.zeros(()) for name in ("loss", "log_z_squared", "tokens")}
-    chunks = (_split(x_BLD, chunk, 0), _split(targets_BL, chunk, NO_TARGET))
-    return jax.lax.scan(add_chunk, zeros, chunks)[0]
+    zeros = {name: jnp.zeros(N) for name in ("loss", "log_z_squared", "tokens")}
+    chunks = (_split(x_BLD, chunk, N, 0), _split(targets_BL, chunk, N, NO_TARGET))
+    sums_N = jax.lax.scan(add_chunk, zeros, chunks)[0]
+    return jax.tree.map(jnp.sum, sums_N)
 
 
-def _split(array_BL: jax.Array, chunk: int, fill: int) -> jax.Array:
-    """[B, L, ...] -> [L / C, B, C, ...], the length filled up to a multiple of C."""
-    B, L, *rest = array_BL.shape
+def _split(array_BL: jax.Array, chunk: int, N: int, fill: int) -> jax.Array:
+    """[N B, L, ...] -> [L / C, N, B, C, ...], the length filled up to a multiple of C.
+
+    A chunk takes every (L / C)-th position, so devices that share a sequence share it.
+    """
+    NB, L, *rest = array_BL.shape
     chunk = min(chunk, L)
     padding = [(0, 0), (0, -L % chunk)] + [(0, 0)] * len(rest)
     padded = jnp.pad(array_BL, padding, constant_values=fill)
-    return jnp.moveaxis(padded.reshape(B, -1, chunk, *rest), 1, 0)
+    chunks = padded.reshape(N, NB // N, chunk, -1, *rest)
+    axes = ("batch", None, "length", None, *["state"] * len(rest))
+    return jnp.moveaxis(constrain(chunks, *axes), 3, 0)

@@ -21,7 +21,7 @@ def norm_parameters(
     module: nn.Module, unit: Norm, leading: tuple[int, ...] = (), axes: Axes = ()
 ) -> dict[str, jax.Array]:
     """A norm's scale (ones) and perhaps its shift (zeros), with leading axes."""
-    shape, axes = (*leading, unit.size), (*axes, "embed")
+    shape, axes = (*leading, unit.size), (*axes, "norm")
     stored = {
         "scale": _param(module, "scale", nn.initializers.ones_init(), shape, axes)
     }

@@ -9,6 +9,13 @@ import jax
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.attention import Attend
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.partition import (
+    HIDDEN,
+    KEYS,
+    QUERIES,
+    constrain,
+    constrain_table,
+)
 from diffeq_former.models.remat import (
     ATTENTION_OUTPUT,
     FEED_FORWARD_OUTPUT,
@@ -42,16 +49,21 @@ class Step(nn.Module):
         def attention(node: int, x_BLD):
             def attend(q_BLNH, k_BLKH, v_BLKH):
                 o_BLNH = Attend(c, self.train, self.cached)(
-                    q_BLNH, k_BLKH, v_BLKH, positions_BL, segments_BL
+                    constrain(q_BLNH, *QUERIES),
+                    constrain(k_BLKH, *KEYS),
+                    constrain(v_BLKH, *KEYS),
+                    positions_BL,
+                    segments_BL,
                 )
-                return named(ATTENTION_OUTPUT, o_BLNH)
+                return named(ATTENTION_OUTPUT, constrain(o_BLNH, *QUERIES))
 
             weights = _at(node, weights_S)
-            return dropped(block.attention(c, weights, x_BLD, positions_BL, attend))
+            dx_BLD = block.attention(c, weights, x_BLD, positions_BL, attend)
+            return dropped(constrain(dx_BLD, *HIDDEN))
 
         def feed_forward(node: int, x_BLD):
             dx_BLD = block.feed_forward(c, _at(node, weights_S), x_BLD)
-            return dropped(named(FEED_FORWARD_OUTPUT, dx_BLD))
+            return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
         x_BLD = SOLVERS[c.solver].step((attention, feed_forward), x_BLD, c.step_size)
         self.sow("intermediates", "state", x_BLD)
@@ -63,7 +75,7 @@ class Step(nn.Module):
             return per_step
         units = BLOCKS[c.block].units(c)
         generated = SOURCES[c.weights].tabulate(c, units, parameters, per_step)
-        return named(GENERATED_WEIGHTS, generated)
+        return named(GENERATED_WEIGHTS, constrain_table(units, generated))
 
 
 def _at(node: int, weights_S: dict) -> dict:

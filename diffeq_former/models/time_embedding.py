@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.parameters import normal
 
+MLP_AXES = ("time_mlp", "time_features", "time_hidden", "time_embed")
+
 _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -39,16 +41,14 @@ class TimeMLPs(nn.Module):
         c, M, E = self.config, self.num_mlps, self.config.time_embed_dim
         width = 2 * c.num_frequencies + 1
         second = 0.02 if c.initialization == "authors" else E**-0.5
-        shapes = {
-            "kernel_1": (0.02, (M, width, E)),
-            "bias_1": (0.0, (M, E)),
-            "kernel_2": (second, (M, E, E)),
-            "bias_2": (0.0, (M, E)),
+        mlps, features, hidden, out = MLP_AXES
+        parameters = {
+            "kernel_1": (0.02, (M, width, E), (mlps, features, hidden)),
+            "bias_1": (0.0, (M, E), (mlps, hidden)),
+            "kernel_2": (second, (M, E, E), (mlps, hidden, out)),
+            "bias_2": (0.0, (M, E), (mlps, out)),
         }
-        return {
-            name: normal(self, name, stddev, shape, (None,) * len(shape))
-            for name, (stddev, shape) in shapes.items()
-        }
+        return {name: normal(self, name, *rest) for name, rest in parameters.items()}
 
 
 def embed_times(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
+from diffeq_former.models.partition import HIDDEN, constrain, constrain_table
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
 from diffeq_former.models.weight_sources import SOURCES
@@ -74,9 +75,10 @@ class Transformer(nn.Module):
         else:
             per_step = self._tabulate(parameters) if table is None else table
             parameters = None
-        x_BLD = self.embedding(tokens_BL, positions_BL)
+        x_BLD = constrain(self.embedding(tokens_BL, positions_BL), *HIDDEN)
         x_BLD, _ = self.depth(x_BLD, per_step, (parameters, positions_BL, segments_BL))
-        return self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
+        x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
+        return constrain(x_BLD, *HIDDEN)
 
     def logits(self, x_BLD: jax.Array) -> jax.Array:
         return jnp.einsum(
@@ -100,4 +102,5 @@ class Transformer(nn.Module):
         table = SOURCES[c.weights].tabulate(
             c, self.block.units(c), parameters, times_TS.reshape(-1)
         )
+        table = constrain_table(self.block.units(c), table)
         return jax.tree.map(lambda w: w.reshape(times_TS.shape + w.shape[1:]), table)

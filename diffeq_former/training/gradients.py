@@ -3,8 +3,9 @@
 The batch's loss depends on the weight source only through the table of generated
 weights. So the source is evaluated once, micro-batches are differentiated with
 respect to the table, and the summed gradient is pulled back through the source once.
+Devices sum their own rows' gradients, which cross the network once, at the end.
 
-B batch, L length, M micro-batches.
+B batch, L length, M micro-batches, N shares of the rows on the devices.
 """
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.models.loss import cross_entropy_sums
+from diffeq_former.models.partition import num_row_shares, rows_apart
 from diffeq_former.models.transformer import Transformer
 
 
@@ -30,12 +32,19 @@ def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
     """
     variables, pull_back = _variables(config.model, params)
 
-    def of_micro_batch(batch_BL, key):
+    def of_rows(batch_BL, key):
         objective = jax.grad(_objective, argnums=2, has_aux=True)
         gradients, sums = objective(config, params, variables, batch_BL, key)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
-    sums, gradients = _sum_over(of_micro_batch, batches_MBL, key)
+    num_micro_batches = batches_MBL["inputs"].shape[0]
+    if num_micro_batches == 1:
+        batch_BL = jax.tree.map(lambda x_MBL: x_MBL[0], batches_MBL)
+        sums, gradients = of_rows(batch_BL, key)
+    elif config.model.generate_weights == "per_step":  # a bank a device is too much
+        sums, gradients = _sum_over(of_rows, batches_MBL, key)
+    else:
+        sums, gradients = _sum_over_shares(of_rows, batches_MBL, key)
     tokens = sums["tokens"]
     losses = {
         "loss": sums["loss"] / tokens,
@@ -80,13 +89,24 @@ def _objective(config: Config, params: dict, variables: dict, batch_BL: dict, ke
     return sums["loss"] + config.training.z_loss * sums["log_z_squared"], sums
 
 
+def _sum_over_shares(function, batches_MBL: dict, key):
+    """`_sum_over`, in which each share of the rows has its own sum until the end."""
+    N = num_row_shares()
+
+    def split(x_MBL):
+        return x_MBL.reshape(len(x_MBL), N, -1, *x_MBL.shape[2:])
+
+    def of_shares(batch_NBL, key):
+        return rows_apart(function)(batch_NBL, jax.random.split(key, N))
+
+    sums_N = _sum_over(of_shares, jax.tree.map(split, batches_MBL), key)
+    return jax.tree.map(lambda x: x.sum(0), sums_N)
+
+
 def _sum_over(function, batches_MBL: dict, key):
     """sum_m function(micro-batch m, key m), one after the other."""
-    num_micro_batches = batches_MBL["inputs"].shape[0]
-    keys_M = jax.random.split(key, num_micro_batches)
+    keys_M = jax.random.split(key, batches_MBL["inputs"].shape[0])
     one = jax.tree.map(lambda x: x[0], (batches_MBL, keys_M))
-    if num_micro_batches == 1:
-        return function(*one)
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *one)
     )

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from diffeq_former.cli import OK, STOPPED
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import DiskFullError, UserError, is_disk_full
-from diffeq_former.sharding.mesh import local_mesh, shard_batch
+from diffeq_former.sharding.mesh import rows_of_process, shard_batch
 from diffeq_former.training import checkpoint, flops, run_directory, state
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
@@ -36,6 +37,7 @@ def train(
     config: Config,
     workdir: Path,
     dataset: Dataset,
+    mesh: Mesh,
     judges: Judges,
     stop: StopRequest,
     *,
@@ -47,6 +49,7 @@ def train(
       config: What `run_directory.fit` made of the user's.
       workdir: The run's folder.
       dataset: Prepared data.
+      mesh: Of all devices; what the config asks for and fits it.
       judges: Called when an evaluation or a sample is due.
       stop: Asked after every step, and while evaluating.
       allow_config_change: Whether a run may go on with another config.
@@ -63,18 +66,18 @@ def train(
         workdir, config, dataset, allow_config_change=allow_config_change
     )
     with _room_on_disk(workdir), contextlib.ExitStack() as stack:
-        return _Loop(config, workdir, dataset, judges, stop, stack).run()
+        return _Loop(config, workdir, dataset, mesh, judges, stop, stack).run()
 
 
 class _Loop:
     """A run, between any two of its steps."""
 
-    def __init__(self, config, workdir, dataset, judges, stop, stack):
+    def __init__(self, config, workdir, dataset, mesh, judges, stop, stack):
         def closing(resource):
             return stack.enter_context(contextlib.closing(resource))
 
         self._config, self._c, self._workdir = config, config.training, workdir
-        self._judges, self._stop, self._mesh = judges, stop, local_mesh()
+        self._judges, self._stop, self._mesh = judges, stop, mesh
         self._train_step = make_train_step(config, self._mesh)
         directory = workdir / run_directory.CHECKPOINTS
         abstract = state.abstract(config, self._mesh)
@@ -93,6 +96,7 @@ class _Loop:
                 seed=config.seed,
                 start_step=self._step,
                 num_workers=config.data.num_workers,
+                places=rows_of_process(mesh, self._c.batch_size),
             )
         )
         # The input is checked: from here on the folder changes.

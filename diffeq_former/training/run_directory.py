@@ -9,12 +9,13 @@ import json
 import os
 from pathlib import Path
 
+from jax.sharding import Mesh
+
 from diffeq_former import config as configs
 from diffeq_former.config import Config
 from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
 from diffeq_former.errors import UserError
-from diffeq_former.sharding.mesh import local_mesh
 from diffeq_former.training import checkpoint, state
 
 CONFIG = "config.json"
@@ -97,11 +98,12 @@ def read_config(workdir: Path) -> Config:
     return configs.resolve(_read_json(path))
 
 
-def load(workdir: Path | str, step: int | None = None) -> Run:
-    """Loads a trained model for use, on all local devices; parameters only.
+def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
+    """Loads a trained model for use; parameters only.
 
     Args:
       workdir: The folder of a run.
+      mesh: Where the parameters go; need not be the one of the training.
       step: Which checkpoint; None: the latest.
 
     Raises:
@@ -113,7 +115,7 @@ def load(workdir: Path | str, step: int | None = None) -> Run:
     expected = _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
     if tokenizer.fingerprint != expected:
         raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
-    abstract = state.abstract(config, local_mesh()).params
+    abstract = state.abstract(config, mesh).params
     params, step = checkpoint.load_params(workdir / CHECKPOINTS, step, abstract)
     return Run(config, params, tokenizer, step, Path(config.data.path))
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.sharding.mesh import replicated
+from diffeq_former.sharding.mesh import parameter_shardings, replicated
 from diffeq_former.training.optimizer import make_optimizer
 
 
@@ -25,10 +25,13 @@ class TrainState:
 
 
 def create(config: Config, mesh: Mesh) -> TrainState:
-    """The state before the first step: parameters drawn from the seed, on `mesh`."""
+    """The state before the first step: parameters drawn from the seed.
+
+    Each device makes what it holds; what is drawn does not depend on the mesh.
+    """
     init = jax.jit(
         lambda: _init(config),
-        out_shardings=replicated(mesh),
+        out_shardings=shardings(config, mesh),
         # It runs once, and would compile for longer than all else on a CPU.
         compiler_options={"xla_backend_optimization_level": 1},
     )
@@ -39,18 +42,34 @@ def abstract(config: Config, mesh: Mesh) -> TrainState:
     """Shapes, types and shardings of the state, without its memory."""
     shapes = jax.eval_shape(lambda: _init(config))
     return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)),
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
         shapes,
+        shardings(config, mesh),
     )
 
 
+def shardings(config: Config, mesh: Mesh) -> TrainState:
+    """Where each array of the state lies: Adam's moments with their parameters."""
+    boxed = jax.eval_shape(lambda: _init_boxed(config.model, config.seed))
+    params, everywhere = parameter_shardings(boxed, mesh), replicated(mesh)
+    optimizer = optimizer_of(config)
+    opt_state = optax.tree.map_params(
+        optimizer,
+        lambda _, where: where,
+        jax.eval_shape(lambda: _init(config)).opt_state,
+        params,
+        transform_non_params=lambda _: everywhere,
+    )
+    return TrainState(everywhere, params, opt_state, everywhere, everywhere)
+
+
 def optimizer_of(config: Config) -> optax.GradientTransformation:
-    params = jax.eval_shape(lambda: _init_params(config.model, config.seed))
+    params = jax.eval_shape(lambda: nn.unbox(_init_boxed(config.model, config.seed)))
     return make_optimizer(config.optimizer, config.training.num_steps, params)
 
 
 def _init(config: Config) -> TrainState:
-    params = _init_params(config.model, config.seed)
+    params = nn.unbox(_init_boxed(config.model, config.seed))
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
@@ -60,7 +79,7 @@ def _init(config: Config) -> TrainState:
     )
 
 
-def _init_params(c: ModelConfig, seed: int) -> dict:
+def _init_boxed(c: ModelConfig, seed: int) -> dict:
+    """Parameters in boxes that name their axes."""
     tokens_BL = jnp.zeros((1, c.max_len), jnp.int32)
-    variables = Transformer(c).init(jax.random.key(seed), tokens_BL)
-    return nn.unbox(variables)["params"]
+    return Transformer(c).init(jax.random.key(seed), tokens_BL)["params"]

@@ -11,11 +11,12 @@ import optax
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
-from diffeq_former.sharding.mesh import batch_sharding, check_batch_divides, replicated
+from diffeq_former.models.partition import constrain
+from diffeq_former.sharding.mesh import batch_sharding, on_mesh, replicated
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.metrics import norms
 from diffeq_former.training.schedules import make_schedule
-from diffeq_former.training.state import TrainState, optimizer_of
+from diffeq_former.training.state import TrainState, optimizer_of, shardings
 
 StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
 
@@ -25,17 +26,13 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
 
     Dropout is drawn from fold_in(key(seed), step). If the loss or a gradient is not
     finite, parameters and optimizer stay as they were and the state counts it.
-
-    Raises:
-      UserError: if the devices cannot share the batch equally.
     """
-    check_batch_divides(config.training, mesh)
     optimizer = optimizer_of(config)
     schedule = make_schedule(config.optimizer, config.training.num_steps)
 
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        batches_MBL = _micro_batches(config, batch_BL, mesh)
+        batches_MBL = _micro_batches(config, batch_BL)
         losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         gradient_norms = norms("grad_norm", gradients)
@@ -53,21 +50,23 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
         }
         return new, {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
-    return jax.jit(
+    places = shardings(config, mesh)
+    step = jax.jit(
         train_step,
         donate_argnums=0,
-        in_shardings=(replicated(mesh), batch_sharding(mesh)),
-        out_shardings=replicated(mesh),
+        in_shardings=(places, batch_sharding(mesh)),
+        out_shardings=(places, replicated(mesh)),
     )
+    return on_mesh(mesh, step)
 
 
-def _micro_batches(config: Config, batch_BL: dict, mesh: Mesh) -> dict:
+def _micro_batches(config: Config, batch_BL: dict) -> dict:
     """Rows m, m + M, m + 2M, ... are micro-batch m: each device splits its own rows."""
     M = config.training.num_micro_batches
 
     def split(x_BL):
         x_MBL = jnp.swapaxes(x_BL.reshape(-1, M, x_BL.shape[1]), 0, 1)
-        return jax.lax.with_sharding_constraint(x_MBL, batch_sharding(mesh, 1))
+        return constrain(x_MBL, None, "batch", "length")
 
     return jax.tree.map(split, batch_BL)
 

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, params_of
+from cases import TINY, mesh_of, params_of
 from prepared import prepare_words
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.evaluation.perplexity import make_evaluate
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.sharding.mesh import DATA_AXIS, local_mesh
 
 L = 10
 MODEL = dataclasses.replace(
@@ -36,12 +35,7 @@ def evaluate(model, dataset, params, batch_size=8, devices=1, micro_batches=1):
     training = TrainingConfig(
         batch_size=batch_size, num_micro_batches=micro_batches, loss_chunk=4
     )
-    mesh = jax.make_mesh(
-        (devices,),
-        (DATA_AXIS,),
-        axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[:devices],
-    )
+    mesh = mesh_of(devices)
     config = Config(model=model, training=training)
     return make_evaluate(config, dataset, mesh)(params)
 
@@ -131,7 +125,7 @@ def test_other_depths_of_a_continuous_model(dataset):
 
 def test_stops_between_batches(dataset):
     config = Config(model=SHARED, training=TrainingConfig(batch_size=8))
-    run, params = make_evaluate(config, dataset, local_mesh()), params_of(SHARED)
+    run, params = make_evaluate(config, dataset, mesh_of(8)), params_of(SHARED)
     asked = []
 
     def after(count):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, name, params_of
+from cases import TINY, mesh_of, name, params_of
 
 from diffeq_former.errors import UserError
 from diffeq_former.generation.generate import SHORTEST_BUCKET, Generator
@@ -54,7 +54,7 @@ def reference(config, params, prompt, num_new, eot=EOT):
 @pytest.mark.parametrize("config", VARIETY, ids=name)
 def test_greedy_equals_the_full_forward_pass(config):
     params, num_new = params_of(config), 7
-    ours = Generator(config).generate(
+    ours = Generator(config, mesh_of()).generate(
         params, PROMPTS, max_new_tokens=num_new, temperature=0.0, eot=EOT
     )
     assert ours == [reference(config, params, p, num_new) for p in PROMPTS]
@@ -62,7 +62,7 @@ def test_greedy_equals_the_full_forward_pass(config):
 
 @pytest.fixture(scope="module")
 def generator():
-    return Generator(CONFIG)
+    return Generator(CONFIG, mesh_of())
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def generate(generator):
 
 def test_weights_generated_in_the_scan_give_the_same(generate):
     options = {"generate_weights": "per_step", "remat": "save_weights"}
-    per_step = Generator(dataclasses.replace(CONFIG, **options))
+    per_step = Generator(dataclasses.replace(CONFIG, **options), mesh_of())
     options = {"max_new_tokens": 9, **SAMPLED}
     ours = per_step.generate(params_of(CONFIG), PROMPTS, eot=EOT, **options)
     assert ours == generate(PROMPTS, **options)
@@ -139,7 +139,7 @@ def test_sampled_frequencies_are_those_of_the_model(generate):
 def test_ids_past_the_vocabulary_are_never_drawn(generate):
     options = {"max_new_tokens": 30, **SAMPLED}
     assert max(sum(generate(PROMPTS, **options), [])) >= 10
-    bound = Generator(CONFIG, vocab_size=10)
+    bound = Generator(CONFIG, mesh_of(), vocab_size=10)
     ours = bound.generate(params_of(CONFIG), PROMPTS, eot=EOT, **options)
     assert 0 < max(sum(ours, [])) < 10
 
@@ -163,7 +163,7 @@ def test_the_whole_length_can_be_used_and_no_more(generate):
 def test_few_programs_are_compiled():
     """One for a power of two of the prompts' lengths, whatever is asked besides."""
     config = dataclasses.replace(CONFIG, weights="shared")
-    generator, params, compiled = Generator(config), params_of(config), []
+    generator, params, compiled = Generator(config, mesh_of()), params_of(config), []
 
     def listen(event, duration, **_):
         if event.endswith("backend_compile_duration"):

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from cases import TINY, params_of
+from cases import TINY, mesh_of, params_of
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.data.tokenizers import ByteTokenizer
@@ -19,7 +19,10 @@ def config(prompt):
 
 
 def test_a_sampler_uses_what_room_there_is():
-    params, sample = params_of(MODEL), make_sampler(config("The "), ByteTokenizer())
+    params, sample = (
+        params_of(MODEL),
+        make_sampler(config("The "), mesh_of(), ByteTokenizer()),
+    )
     text = sample(params)
     assert text.startswith("The ") and len(text) > len("The ")
     assert sample(params) == text
@@ -27,9 +30,9 @@ def test_a_sampler_uses_what_room_there_is():
 
 
 def test_a_sample_prompt_without_room_for_an_answer():
-    make_sampler(config("a" * 31), ByteTokenizer())
+    make_sampler(config("a" * 31), mesh_of(), ByteTokenizer())
     with pytest.raises(UserError) as raised:
-        make_sampler(config("a" * 32), ByteTokenizer())
+        make_sampler(config("a" * 32), mesh_of(), ByteTokenizer())
     assert str(raised.value) == (
         "config.training.sample_prompt: expected fewer tokens than model.max_len (32), "
         "got 32; shorten it"
@@ -37,7 +40,7 @@ def test_a_sample_prompt_without_room_for_an_answer():
 
 
 def test_texts_are_their_prompts_and_what_follows():
-    continue_texts = make_continue(MODEL, ByteTokenizer())
+    continue_texts = make_continue(MODEL, mesh_of(), ByteTokenizer())
     options = {"max_new_tokens": 20, "seed": 3}
     prompts = ["naïve", "", "x = "]
     texts = continue_texts(params_of(MODEL), prompts, **options)

@@ -1,92 +1,128 @@
+"""The mesh: which devices stand where, what they hold, and what does not fit."""
+
 import dataclasses
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from cases import TINY, params_of
+from cases import TINY, mesh_of
 
-from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
+from diffeq_former.config import Config, MeshConfig, TrainingConfig
 from diffeq_former.errors import UserError
-from diffeq_former.sharding.mesh import local_mesh, replicated, shard_batch
-from diffeq_former.training.optimizer import make_optimizer
-from diffeq_former.training.state import TrainState
-from diffeq_former.training.step import make_train_step
-
-ROWS = 16
-
-
-def one_device():
-    return jax.make_mesh(
-        (1,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1]
-    )
-
-
-def batch_of(rows: int) -> dict:
-    """Rows with different numbers of targets."""
-    random = np.random.default_rng(0)
-    tokens = random.integers(0, TINY.vocab_size, (rows, TINY.max_len + 1), np.int32)
-    targets = tokens[:, 1:].copy()
-    targets[: rows // 3, 2:] = -1
-    return {"inputs": tokens[:, :-1], "targets": targets}
-
-
-def step_on(mesh, config: Config):
-    params = params_of(config.model)
-    optimizer = make_optimizer(config.optimizer, config.training.num_steps, params)
-    zero = np.int32(0)
-    state = TrainState(zero, params, optimizer.init(params), zero, zero)
-    state = jax.device_put(state, replicated(mesh))
-    batch = shard_batch(batch_of(ROWS), mesh)
-    return jax.tree.map(np.asarray, make_train_step(config, mesh)(state, batch))
+from diffeq_former.models.partition import constrain
+from diffeq_former.sharding.mesh import (
+    check_fits,
+    layout,
+    make_mesh,
+    parameter_shardings,
+    rows_of_process,
+    shard_batch,
+)
 
 
 @pytest.mark.parametrize(
-    "model, num_micro_batches",
+    "asked, shape",
     [
-        ({}, 1),
-        ({"block": "llama", "weights": "layer_table", "solver": "lie_trotter"}, 2),
-        ({"weights": "shared", "solver": "strang"}, 2),
+        ({}, (8, 1, 1, 1)),
+        ({"fsdp": 2, "tensor": 2}, (2, 2, 1, 2)),
+        ({"data": 1, "fsdp": -1, "sequence": 4}, (1, 2, 4, 1)),
+        ({"data": 2, "fsdp": 2, "sequence": 1, "tensor": 2}, (2, 2, 1, 2)),
     ],
 )
-def test_eight_devices_take_the_step_of_one(model, num_micro_batches):
-    config = Config(
-        model=dataclasses.replace(TINY, **model),
-        # A large eps: Adam's first step would else be the sign of rounding errors.
-        optimizer=OptimizerConfig(warmup_fraction=0.0, learning_rate=0.1, eps=1e-2),
-        training=TrainingConfig(batch_size=ROWS, num_micro_batches=num_micro_batches),
-    )
-    assert local_mesh().shape == {"data": 8}
-    many, many_metrics = step_on(local_mesh(), config)
-    one, one_metrics = step_on(one_device(), config)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), many, one)
-    for name, value in one_metrics.items():
-        assert many_metrics[name] == pytest.approx(value, rel=1e-5), name
-    moved = jax.tree.map(
-        lambda a, b: np.abs(a - b).max(), one.params, params_of(config.model)
-    )
-    assert min(jax.tree.leaves(moved)) > 1e-3
+def test_all_devices_are_used(asked, shape):
+    mesh = make_mesh(MeshConfig(**asked))
+    assert mesh.axis_names == ("data", "fsdp", "sequence", "tensor")
+    assert mesh.devices.shape == shape
+    assert sorted(d.id for d in mesh.devices.flat) == list(range(8))
+
+
+@pytest.mark.parametrize("asked", [{"fsdp": 3}, {"data": 4}, {"data": 2, "tensor": 8}])
+def test_sizes_that_do_not_multiply_to_the_devices(asked):
+    with pytest.raises(UserError, match="config.mesh: .* does not fit 8 devices: "):
+        make_mesh(MeshConfig(**asked))
 
 
 def test_each_device_gets_its_rows():
-    batch = batch_of(ROWS)
-    sharded = shard_batch(batch, local_mesh())["inputs"]
-    for k, shard in enumerate(sharded.addressable_shards):
-        rows = batch["inputs"][2 * k : 2 * k + 2]
-        np.testing.assert_array_equal(shard.data, rows)
+    mesh = mesh_of(8, fsdp=2, tensor=2)
+    rows = np.arange(32, dtype=np.int32).reshape(16, 2)
+    assert rows_of_process(mesh, 16) == list(range(16))
+    sharded = shard_batch({"inputs": rows}, mesh)["inputs"]
+    for shard in sharded.addressable_shards:
+        (data,), (fsdp,), _, _ = np.where(mesh.devices == shard.device)
+        first = 4 * (2 * data + fsdp)
+        np.testing.assert_array_equal(shard.data, rows[first : first + 4])
 
 
 @pytest.mark.parametrize(
-    "batch_size, num_micro_batches, multiple", [(12, 1, 8), (24, 2, 16), (8, 8, 64)]
+    "mesh, changes, message",
+    [
+        (
+            {},
+            {"batch_size": 12},
+            "config.training.batch_size: expected a multiple of 8 (8 devices along data"
+            " and fsdp times 1 micro-batches), got 12",
+        ),
+        (
+            {"fsdp": 2, "tensor": 2},
+            {"batch_size": 6, "num_micro_batches": 2},
+            "config.training.batch_size: expected a multiple of 8 (4 devices along data"
+            " and fsdp times 2 micro-batches), got 6",
+        ),
+        (
+            {"fsdp": 8},
+            {"d_model": 20},
+            "config.model.d_model: expected a multiple of the mesh's fsdp axis (8), got"
+            " 20; use 24, or another config.mesh.fsdp",
+        ),
+        (
+            {"tensor": 8},
+            {"num_heads": 8, "num_kv_heads": 4, "block": "llama"},
+            "config.model.num_kv_heads: expected a multiple of the mesh's tensor axis"
+            " (8), got 4; use 8, or another config.mesh.tensor",
+        ),
+        (
+            {"tensor": 2},
+            {"vocab_size": 257},
+            "config.model.vocab_size: expected a multiple of the mesh's tensor axis (2)"
+            ", got 257; use 258, or another config.mesh.tensor",
+        ),
+        (
+            {"sequence": 8},
+            {"seq_len": 12},
+            "config.mesh.sequence: expected a divisor of the data's sequence length"
+            " (12), got 8",
+        ),
+    ],
 )
-def test_rows_that_devices_cannot_share_are_refused(
-    batch_size, num_micro_batches, multiple
-):
-    training = TrainingConfig(
-        batch_size=batch_size, num_micro_batches=num_micro_batches
+def test_what_an_axis_does_not_divide_is_refused(mesh, changes, message):
+    seq_len = changes.pop("seq_len", 8)
+    model = {k: v for k, v in changes.items() if hasattr(TINY, k)}
+    training = {k: v for k, v in changes.items() if k not in model}
+    config = Config(
+        model=dataclasses.replace(TINY, **model),
+        training=TrainingConfig(**({"batch_size": 8} | training)),
     )
     with pytest.raises(UserError) as error:
-        make_train_step(Config(model=TINY, training=training), local_mesh())
-    assert str(error.value) == (
-        f"config.training.batch_size: expected a multiple of {multiple} (8 devices "
-        f"times {num_micro_batches} micro-batches), got {batch_size}"
-    )
+        check_fits(config, mesh_of(8, **mesh), seq_len)
+    assert str(error.value) == message
+
+
+def test_names_that_no_rule_covers_are_errors():
+    box = nn.Partitioned(jax.ShapeDtypeStruct((2, 2), np.float32), ("embed", "colour"))
+    with pytest.raises(ValueError, match="'kernel'.*no rule .*'colour'"):
+        parameter_shardings({"kernel": box}, mesh_of())
+    with pytest.raises(ValueError, match="no rule"):
+        parameter_shardings({"kernel": box.unbox()}, mesh_of())
+    with layout(mesh_of()), pytest.raises(ValueError, match="did not match a rule"):
+        constrain(np.zeros((2, 2)), "batch", "colour")
+
+
+def test_activations_are_laid_out_only_on_a_mesh():
+    """Flax drops constraints silently where it knows of no mesh."""
+    laid_out = jax.jit(lambda x: constrain(x, "batch", "length", "mlp"))
+    x = np.zeros((8, 8, 8), np.float32)
+    assert "sharding_constraint" not in laid_out.lower(x).as_text()
+    with layout(mesh_of(8, fsdp=2, sequence=2, tensor=2)):
+        text = jax.jit(lambda x: constrain(x, "batch", "length", "mlp")).lower(x)
+    assert '[{"data", "fsdp"}, {"sequence"}, {"tensor"}]' in text.as_text()

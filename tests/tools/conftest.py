@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cases import mesh_of
 from prepared import prepare_words
 from runs import ROOT, Command, tiny_config
 
@@ -38,7 +39,9 @@ def trained(tmp_path_factory):
         patch.setenv(*QUICK_COMPILATION)
         result = Command(folder, config).run(folder / "run")
     assert result.returncode == 0, result.stderr
-    return Trained(folder / "run", dataset, run_directory.load(folder / "run"))
+    return Trained(
+        folder / "run", dataset, run_directory.load(folder / "run", mesh_of(8))
+    )
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ import json
 import shutil
 
 import pytest
+from cases import mesh_of
 from prepared import prepare_words, random_texts
 
 from diffeq_former.data import sentencepiece_training
 from diffeq_former.evaluation.perplexity import make_evaluate
-from diffeq_former.sharding.mesh import local_mesh
 
 TOOL = "evaluate.py"
 
@@ -23,7 +23,7 @@ def expected(trained, dataset, num_steps):
     """As the library evaluates it, on other devices and in other batches."""
     config = trained.run.config
     config = dataclasses.replace(config, model=config.model.at_depth(num_steps))
-    values = make_evaluate(config, dataset, local_mesh())(trained.run.params)
+    values = make_evaluate(config, dataset, mesh_of(8))(trained.run.params)
     close = {name: pytest.approx(value, rel=1e-5) for name, value in values.items()}
     return {"split": "validation", "num_steps": num_steps, **close}
 

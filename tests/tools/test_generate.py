@@ -1,6 +1,7 @@
 """tools/generate.py as a user runs it."""
 
 import pytest
+from cases import mesh_of
 
 from diffeq_former.generation.text import make_continue, make_sampler
 
@@ -10,7 +11,7 @@ TOOL = "generate.py"
 @pytest.fixture(scope="module")
 def continue_texts(trained):
     run = trained.run
-    continue_texts = make_continue(run.config.model, run.tokenizer)
+    continue_texts = make_continue(run.config.model, mesh_of(8), run.tokenizer)
     return lambda prompts, **options: continue_texts(run.params, prompts, **options)
 
 
@@ -43,7 +44,7 @@ def test_greedy(tool, trained, continue_texts):
 
 def test_training_sampled_the_same(trained):
     """What the loop wrote down is what its sampler makes of the last parameters."""
-    sample = make_sampler(trained.run.config, trained.run.tokenizer)
+    sample = make_sampler(trained.run.config, mesh_of(8), trained.run.tokenizer)
     text = sample(trained.run.params)
     assert text.startswith("the")
     assert text in (trained.workdir / "samples.txt").read_text()

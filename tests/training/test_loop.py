@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from cases import mesh_of
 from jax.experimental.compilation_cache import compilation_cache
 from prepared import prepare_words
 from runs import NUM_STEPS, tiny_config
@@ -13,7 +14,6 @@ from runs import NUM_STEPS, tiny_config
 from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
 from diffeq_former.evaluation.perplexity import make_evaluate
-from diffeq_former.sharding.mesh import local_mesh
 from diffeq_former.training import checkpoint, loop, run_directory, state
 from diffeq_former.training.preemption import StopRequest
 
@@ -42,7 +42,6 @@ class StopAfter(StopRequest):
 @pytest.fixture(autouse=True, scope="module")
 def compile_once(tmp_path_factory):
     """Each call of `train` compiles the same programs; on one device they are kept."""
-    mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,))
     directory = str(tmp_path_factory.mktemp("cache"))
     settings = {
         "jax_compilation_cache_dir": directory,
@@ -55,9 +54,7 @@ def compile_once(tmp_path_factory):
             jax.config.update(name, value)
         compilation_cache.reset_cache()
         if values is settings:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(loop, "local_mesh", lambda: mesh)
-                yield
+            yield
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +69,7 @@ def config(dataset):
 
 @pytest.fixture(scope="module")
 def judges(config, dataset):
-    evaluate = make_evaluate(config, dataset, loop.local_mesh())
+    evaluate = make_evaluate(config, dataset, mesh_of())
     return loop.Judges(
         evaluate=lambda params, should_stop: evaluate(params),
         sample=lambda params: f"{float(params['final_norm']['scale'].sum())}",
@@ -82,12 +79,16 @@ def judges(config, dataset):
 @pytest.fixture(scope="module")
 def uninterrupted(config, dataset, judges, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert train(config, workdir, dataset, judges, StopRequest()) == 0
     return workdir
 
 
+def train(config, workdir, dataset, judges, stop, **options) -> int:
+    return loop.train(config, workdir, dataset, mesh_of(), judges, stop, **options)
+
+
 def last_state(workdir, config):
-    abstract = state.abstract(config, loop.local_mesh())
+    abstract = state.abstract(config, mesh_of())
     return checkpoint.restore_latest(workdir / "checkpoints", abstract)
 
 
@@ -129,10 +130,10 @@ def test_stopped_and_continued_equals_uninterrupted(
     done = 0
     for steps in stops:
         done += steps
-        code = loop.train(config, workdir, dataset, judges, StopAfter(steps))
+        code = train(config, workdir, dataset, judges, StopAfter(steps))
         assert code == STOPPED
         assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == done
-    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert train(config, workdir, dataset, judges, StopRequest()) == 0
     assert_same(workdir, uninterrupted, config)
 
 
@@ -146,9 +147,9 @@ def test_stopped_while_evaluating_evaluates_again(
         assert should_stop()
 
     stopped = dataclasses.replace(judges, evaluate=interrupted)
-    assert loop.train(config, workdir, dataset, stopped, stop) == STOPPED
+    assert train(config, workdir, dataset, stopped, stop) == STOPPED
     assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == 8
-    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert train(config, workdir, dataset, judges, StopRequest()) == 0
     assert_same(workdir, uninterrupted, config)
 
 
@@ -163,34 +164,40 @@ def test_stopped_in_the_last_evaluation_is_not_done(
         stop.signal = "SIGTERM"
 
     stopped = dataclasses.replace(judges, evaluate=interrupted)
-    assert loop.train(config, workdir, dataset, stopped, stop) == STOPPED
+    assert train(config, workdir, dataset, stopped, stop) == STOPPED
     assert "validation/loss" not in lines(workdir)[-1]
-    assert loop.train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert train(config, workdir, dataset, judges, StopRequest()) == 0
     assert lines(workdir) == lines(uninterrupted)
 
 
 def test_stopped_before_the_first_step(config, dataset, judges, tmp_path):
     workdir, stop = tmp_path / "run", StopAfter(0)
-    assert loop.train(config, workdir, dataset, judges, stop) == STOPPED
+    assert train(config, workdir, dataset, judges, stop) == STOPPED
     assert checkpoint.saved_steps(workdir / "checkpoints") == [0]
 
 
 def test_done_is_done(config, dataset, judges, uninterrupted):
     before = lines(uninterrupted)
     refuse = loop.Judges(evaluate=None, sample=None)
-    assert loop.train(config, uninterrupted, dataset, refuse, StopRequest()) == 0
+    assert train(config, uninterrupted, dataset, refuse, StopRequest()) == 0
     assert lines(uninterrupted) == before
 
 
 def test_more_steps_need_the_flag(config, dataset, judges, tmp_path):
     workdir = tmp_path / "run"
-    loop.train(config, workdir, dataset, judges, StopAfter(4))
+    train(config, workdir, dataset, judges, StopAfter(4))
     training = dataclasses.replace(config.training, num_steps=6)
     fewer = dataclasses.replace(config, training=training)
     with pytest.raises(UserError, match="training.num_steps: 24 -> 6"):
-        loop.train(fewer, workdir, dataset, judges, StopRequest())
-    code = loop.train(
-        fewer, workdir, dataset, judges, StopRequest(), allow_config_change=True
+        train(fewer, workdir, dataset, judges, StopRequest())
+    code = train(
+        fewer,
+        workdir,
+        dataset,
+        mesh_of(),
+        judges,
+        StopRequest(),
+        allow_config_change=True,
     )
     assert code == 0
     assert run_directory.read_config(workdir) == fewer
@@ -199,12 +206,18 @@ def test_more_steps_need_the_flag(config, dataset, judges, tmp_path):
 
 def test_another_model_does_not_fit_the_checkpoint(config, dataset, judges, tmp_path):
     workdir = tmp_path / "run"
-    loop.train(config, workdir, dataset, judges, StopAfter(1))
+    train(config, workdir, dataset, judges, StopAfter(1))
     model = dataclasses.replace(config.model, time_embed_dim=5)
     wider = dataclasses.replace(config, model=model)
     with pytest.raises(UserError, match="does not fit the config: params/weights/"):
-        loop.train(
-            wider, workdir, dataset, judges, StopRequest(), allow_config_change=True
+        train(
+            wider,
+            workdir,
+            dataset,
+            mesh_of(),
+            judges,
+            StopRequest(),
+            allow_config_change=True,
         )
     assert run_directory.read_config(workdir) == config
 
@@ -212,13 +225,19 @@ def test_another_model_does_not_fit_the_checkpoint(config, dataset, judges, tmp_
 def test_too_many_bad_steps_end_the_run(config, dataset, judges, tmp_path):
     """A step with this learning rate leaves parameters whose loss is not finite."""
     workdir = tmp_path / "run"
-    assert loop.train(config, workdir, dataset, judges, StopAfter(6)) == STOPPED
+    assert train(config, workdir, dataset, judges, StopAfter(6)) == STOPPED
     optimizer = dataclasses.replace(config.optimizer, learning_rate=1e30)
     training = dataclasses.replace(config.training, max_bad_steps=5)
     steep = dataclasses.replace(config, optimizer=optimizer, training=training)
     with pytest.raises(UserError) as error:
-        loop.train(
-            steep, workdir, dataset, judges, StopRequest(), allow_config_change=True
+        train(
+            steep,
+            workdir,
+            dataset,
+            mesh_of(),
+            judges,
+            StopRequest(),
+            allow_config_change=True,
         )
     message = str(error.value)
     assert "not finite in 5 steps in a row, to step 12: " in message
@@ -229,18 +248,8 @@ def test_too_many_bad_steps_end_the_run(config, dataset, judges, tmp_path):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(restored.params))
 
 
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"batch_size": 4}, "config.training.batch_size"),  # of 8 devices
-        ({"batch_size": 80000}, "fewer than a batch"),
-    ],
-)
-def test_wrong_input_leaves_no_folder(
-    dataset, judges, tmp_path, monkeypatch, training, message
-):
-    monkeypatch.setattr(loop, "local_mesh", local_mesh)
-    config = run_directory.fit(tiny_config(dataset, **training), dataset)
-    with pytest.raises(UserError, match=message):
-        loop.train(config, tmp_path / "run", dataset, judges, StopRequest())
+def test_wrong_input_leaves_no_folder(dataset, judges, tmp_path):
+    config = run_directory.fit(tiny_config(dataset, batch_size=80000), dataset)
+    with pytest.raises(UserError, match="fewer than a batch"):
+        train(config, tmp_path / "run", dataset, judges, StopRequest())
     assert not (tmp_path / "run").exists()

@@ -4,10 +4,9 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY
+from cases import TINY, mesh_of
 
 from diffeq_former.config import Config, TrainingConfig
-from diffeq_former.sharding.mesh import local_mesh
 from diffeq_former.training.metrics import Meter, norms, perplexity
 
 SEQ_LEN, ROWS = 8, 4
@@ -17,7 +16,7 @@ LOSS = {"loss": jnp.float32(math.log(7.0))}
 @pytest.fixture
 def meter():
     training = TrainingConfig(batch_size=ROWS)
-    return Meter(Config(model=TINY, training=training), SEQ_LEN, local_mesh())
+    return Meter(Config(model=TINY, training=training), SEQ_LEN, mesh_of(8))
 
 
 def test_norms_of_all_and_by_group():

@@ -5,12 +5,12 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from cases import mesh_of
 from prepared import prepare_words
 from runs import tiny_config
 
 from diffeq_former.data import dataset as datasets
 from diffeq_former.errors import UserError
-from diffeq_former.sharding.mesh import local_mesh
 from diffeq_former.training import run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 
@@ -147,7 +147,7 @@ def test_samples_of_a_lost_future_are_replaced(workdir):
 
 
 def save(workdir, config, steps) -> dict:
-    trained = state.create(config, local_mesh())
+    trained = state.create(config, mesh_of(8))
     checkpoints = Checkpoints(workdir / "checkpoints", 3, 0)
     for step in steps:
         checkpoints.save(step, trained)
@@ -159,23 +159,23 @@ def test_load_gives_what_was_saved(workdir, config, dataset):
     run_directory.write(workdir, config, dataset)
     params = save(workdir, config, [5, 9])
     before = contents(workdir)
-    run = run_directory.load(workdir)
+    run = run_directory.load(workdir, mesh_of(8))
     assert (run.step, run.config, run.dataset_path) == (9, config, dataset.path)
     assert run.tokenizer.fingerprint == dataset.tokenizer_fingerprint
     jax.tree.map(np.testing.assert_array_equal, run.params, params)
-    assert run_directory.load(str(workdir), step=5).step == 5
+    assert run_directory.load(str(workdir), mesh_of(8), step=5).step == 5
     assert contents(workdir) == before
 
 
 def test_load_refuses(workdir, config, dataset):
     with pytest.raises(UserError, match="is no run: it has no config.json"):
-        run_directory.load(workdir)
+        run_directory.load(workdir, mesh_of(8))
     run_directory.write(workdir, config, dataset)
     with pytest.raises(UserError, match="no checkpoint yet"):
-        run_directory.load(workdir)
+        run_directory.load(workdir, mesh_of(8))
     save(workdir, config, [5])
     with pytest.raises(UserError, match="no step 6, but steps 5"):
-        run_directory.load(workdir, step=6)
+        run_directory.load(workdir, mesh_of(8), step=6)
 
 
 def test_load_refuses_another_tokenizer(workdir, config, dataset):
@@ -185,7 +185,7 @@ def test_load_refuses_another_tokenizer(workdir, config, dataset):
     fields = json.loads(path.read_text()) | {"tokenizer_fingerprint": "0"}
     path.write_text(json.dumps(fields))
     with pytest.raises(UserError, match="is not the tokenizer of this run"):
-        run_directory.load(workdir)
+        run_directory.load(workdir, mesh_of(8))
 
 
 def test_damaged_config(workdir, config, dataset):

@@ -1,20 +1,19 @@
 import jax
 import numpy as np
 import pytest
-from cases import TINY
+from cases import TINY, mesh_of
 
 from diffeq_former.config import Config
-from diffeq_former.sharding.mesh import local_mesh
 from diffeq_former.training import state
 
 
 @pytest.fixture(scope="module")
 def created():
-    return state.create(Config(model=TINY), local_mesh())
+    return state.create(Config(model=TINY), mesh_of(8))
 
 
 def test_abstract_describes_what_create_makes(created):
-    abstract = state.abstract(Config(model=TINY), local_mesh())
+    abstract = state.abstract(Config(model=TINY), mesh_of(8))
     assert jax.tree.structure(abstract) == jax.tree.structure(created)
     for a, b in zip(jax.tree.leaves(abstract), jax.tree.leaves(created), strict=True):
         assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
@@ -29,7 +28,7 @@ def test_a_state_starts_at_step_0_with_float32_parameters(created):
 
 def test_parameters_are_a_function_of_the_seed(created):
     def token(seed):
-        again = state.create(Config(model=TINY, seed=seed), local_mesh())
+        again = state.create(Config(model=TINY, seed=seed), mesh_of(8))
         return np.asarray(again.params["embedding"]["token"])
 
     first = np.asarray(created.params["embedding"]["token"])

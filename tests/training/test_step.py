@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, params_of
+from cases import TINY, mesh_of, params_of
 
 from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.sharding.mesh import local_mesh, shard_batch
+from diffeq_former.sharding.mesh import shard_batch
 from diffeq_former.training.optimizer import make_optimizer
 from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_step
@@ -25,14 +25,14 @@ CONFIG = Config(
 
 @pytest.fixture(scope="module")
 def train_step():
-    return make_train_step(CONFIG, local_mesh())
+    return make_train_step(CONFIG, mesh_of(8))
 
 
 @pytest.fixture(scope="module")
 def batch():
     tokens = np.random.default_rng(0).integers(0, TINY.vocab_size, (16, 9))
     arrays = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
-    return shard_batch({k: x.astype(np.int32) for k, x in arrays.items()}, local_mesh())
+    return shard_batch({k: x.astype(np.int32) for k, x in arrays.items()}, mesh_of(8))
 
 
 def new_state(params=None, step: int = 0) -> TrainState:

@@ -1,0 +1,80 @@
+"""Names the axes of activations and tables, for the rules of sharding/rules.py."""
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+
+from diffeq_former.models.units import Norm, Units
+
+HIDDEN = ("batch", "length", "state")
+FEED_FORWARD = ("batch", "length", "mlp")
+QUERIES = ("batch", "length", "heads", "head_dim")
+KEYS = ("batch", None, "kv_heads", "head_dim")  # every query needs all of them
+
+_AS_IT_IS = jax.sharding.PartitionSpec.UNCONSTRAINED
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Lays x out as the rules say for its axes; outside of a mesh nothing happens.
+
+    Raises:
+      ValueError: for a name that no rule covers.
+    """
+    fallback = nn.spmd.RulesFallback.RAISE_ERROR
+    return nn.with_logical_constraint(x, axes, fallback=fallback)
+
+
+def num_row_shares() -> int:
+    """In how many parts the rules cut a batch; outside of a mesh 1."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return math.prod(sizes[axis] for axis in _row_axes())
+
+
+def rows_apart(function: Callable) -> Callable:
+    """Maps a function over the leading axis of its arguments: shares of the rows.
+
+    Each share is computed where it lies; so the function sees rows that are whole.
+    """
+    axes = _row_axes()
+    rules = dict(nn.get_logical_axis_rules()) | {"batch": None}
+
+    def apart(*arguments):
+        with nn.logical_axis_rules(tuple(rules.items())):
+            return function(*arguments)
+
+    mapped = jax.vmap(apart, spmd_axis_name=axes or None)
+
+    def constrained(*arguments):
+        results = mapped(*arguments)
+        return jax.tree.map(
+            lambda x: constrain(x, "batch", *[_AS_IT_IS] * (x.ndim - 1)), results
+        )
+
+    return constrained
+
+
+def _row_axes() -> tuple[str, ...]:
+    return dict(nn.get_logical_axis_rules()).get("batch") or ()
+
+
+def constrain_table(units: Units, table: dict) -> dict:
+    """Generated weights [T, ...] lie where stored ones would; so do their gradients.
+
+    So what crosses the network is what a plain transformer sends, and generating is
+    local to each device.
+    """
+    return {
+        name: {
+            key: constrain(weight, "layers", *_axes(unit, key))
+            for key, weight in table[name].items()
+        }
+        for name, unit in units.items()
+    }
+
+
+def _axes(unit, key: str) -> tuple[str, ...]:
+    if isinstance(unit, Norm):
+        return ("norm",)
+    return unit.axes if key == "kernel" else unit.bias_axes

@@ -1,0 +1,31 @@
+"""Which axis of the mesh cuts which logical axis of an array.
+
+Parameters and activations name their axes when they are made. One table says for each
+name along which mesh axes it is cut; None: every device holds all of it.
+"""
+
+DATA, FSDP, SEQUENCE, TENSOR = "data", "fsdp", "sequence", "tensor"
+MESH_AXES = (DATA, FSDP, SEQUENCE, TENSOR)  # the outermost crosses the slowest network
+
+RULES = {
+    # Activations.
+    "batch": (DATA, FSDP),
+    "length": SEQUENCE,
+    "state": None,
+    # Parameters, and the table that is generated from them.
+    "embed": FSDP,
+    "position": None,
+    "layers": None,
+    "time_embed": None,
+    "time_mlp": None,
+    "time_features": None,
+    "time_hidden": None,
+    "norm": None,
+    "qkv": None,
+    "head_dim": None,
+    # Both.
+    "heads": TENSOR,
+    "kv_heads": TENSOR,
+    "mlp": TENSOR,
+    "vocab": TENSOR,
+}

@@ -1,0 +1,98 @@
+"""What a step of training sends: no more than a plain transformer's."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from cases import mesh_of
+from jax.sharding import NamedSharding, PartitionSpec
+
+from diffeq_former.config import Config, ModelConfig, TrainingConfig
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.sharding.collectives import sent_bytes
+from diffeq_former.sharding.mesh import batch_sharding, layout
+from diffeq_former.training import state
+from diffeq_former.training.step import make_train_step
+
+ROWS, L = 32, 32
+# Wide enough that what is small in real models, such as norms, is small here.
+MODEL = ModelConfig(
+    num_layers=3,
+    d_model=64,
+    num_heads=8,
+    vocab_size=128,
+    max_len=L,
+    time_embed_dim=16,
+    num_frequencies=8,
+    dtype="float32",
+    remat="full",
+)
+PLAIN = {"weights": "layer_table", "solver": "lie_trotter"}
+MESHES = {
+    "data": {"data": 8},
+    "fsdp": {"data": 1, "fsdp": 8},
+    "sequence": {"data": 1, "sequence": 8},
+    "tensor": {"data": 1, "tensor": 8},
+    "data-fsdp-tensor": {"data": 2, "fsdp": 2, "tensor": 2},
+    "data-fsdp-sequence": {"data": 2, "fsdp": 2, "sequence": 2},
+    "fsdp-sequence-tensor": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
+}
+QUICK = ("fsdp", "data-fsdp-tensor")
+
+
+@functools.cache
+def sent_by_step(mesh: str, block: str, M: int = 1, **model) -> dict[str, float]:
+    config = Config(
+        model=dataclasses.replace(MODEL, block=block, **model),
+        training=TrainingConfig(batch_size=ROWS, num_micro_batches=M, loss_chunk=8),
+    )
+    devices = mesh_of(8, **MESHES[mesh])
+    tokens = jax.ShapeDtypeStruct((ROWS, L), np.int32, sharding=batch_sharding(devices))
+    step = make_train_step(config, devices).__wrapped__
+    with layout(devices):
+        lowered = step.lower(
+            state.abstract(config, devices), {"inputs": tokens, "targets": tokens}
+        )
+    return sent_bytes(lowered.compile().as_text())
+
+
+def cases():
+    for block in BLOCKS:
+        for mesh in MESHES:
+            quick = block == "gpt" and mesh in QUICK
+            yield pytest.param(mesh, block, marks=[] if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("mesh, block", list(cases()))
+def test_no_more_is_sent_than_by_a_plain_transformer(mesh, block):
+    ours, plain = sent_by_step(mesh, block), sent_by_step(mesh, block, **PLAIN)
+    assert 0 < sum(ours.values()) <= 1.02 * sum(plain.values())
+
+
+@pytest.mark.parametrize("mesh", ["data", "fsdp"])
+def test_accumulated_gradients_cross_the_network_once(mesh):
+    once, accumulated = sent_by_step(mesh, "gpt"), sent_by_step(mesh, "gpt", M=4)
+    assert 0 < accumulated["all-reduce"] <= 1.02 * once["all-reduce"]
+
+
+def test_bytes_of_known_programs():
+    mesh = mesh_of(8, data=2, fsdp=4)
+    fsdp, whole = (NamedSharding(mesh, PartitionSpec(x)) for x in ("fsdp", None))
+
+    def sent(function, before, after):
+        x = jax.ShapeDtypeStruct((64, 4), np.float32, sharding=before)
+        compiled = jax.jit(function, out_shardings=after).lower(x).compile()
+        return sent_bytes(compiled.as_text())
+
+    assert sent(lambda x: x, fsdp, whole) == {"all-gather": 64 * 4 * 4 * 3 / 4}
+    assert sent(lambda x: x.sum(0), fsdp, whole) == {"all-reduce": 2 * 4 * 4 * 3 / 4}
+
+    def repeated(x):
+        def body(_, k):
+            return None, (x * k).sum(0)
+
+        return jax.lax.scan(body, None, np.arange(5, dtype=np.float32))[1]
+
+    assert sent(repeated, fsdp, whole) == {"all-reduce": 5 * 2 * 4 * 4 * 3 / 4}

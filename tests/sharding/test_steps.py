@@ -1,0 +1,122 @@
+"""A step of training on meshes: equal to one device's, with no needless traffic."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from cases import TINY, mesh_of, params_of
+
+from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.sharding.mesh import shard_batch
+from diffeq_former.sharding.rules import RULES
+from diffeq_former.training import state
+from diffeq_former.training.state import TrainState
+from diffeq_former.training.step import make_train_step
+
+ROWS = 16
+MESHES = {
+    "data": {"data": 8},
+    "fsdp": {"data": 1, "fsdp": 8},
+    "sequence": {"data": 1, "sequence": 8},
+    "tensor": {"data": 1, "tensor": 8},
+    "data-fsdp-tensor": {"data": 2, "fsdp": 2, "tensor": 2},
+    "fsdp-sequence-tensor": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
+}
+PLAIN = {"weights": "layer_table", "solver": "lie_trotter"}
+SOLVER_OF = {"hypernetwork": "euler", "layer_table": "lie_trotter", "shared": "strang"}
+
+every_mesh = pytest.mark.parametrize("mesh", MESHES)
+
+
+def config_of(
+    block: str, weights: str, num_micro_batches: int = 1, chunk: int = 4
+) -> Config:
+    model = {"block": block, "weights": weights, "solver": SOLVER_OF[weights]}
+    return Config(
+        model=dataclasses.replace(TINY, num_layers=2, num_heads=8, **model),
+        # Without clipping Adam's mean is the gradient. A large eps: else its first step
+        # would be the sign of rounding errors.
+        optimizer=OptimizerConfig(
+            warmup_fraction=0.0, learning_rate=0.1, eps=1e-2, clip_norm=0.0
+        ),
+        training=TrainingConfig(
+            batch_size=ROWS, num_micro_batches=num_micro_batches, loss_chunk=chunk
+        ),
+    )
+
+
+def batch_of(rows: int) -> dict:
+    """Rows with different numbers of targets."""
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, TINY.vocab_size, (rows, TINY.max_len + 1), np.int32)
+    targets = tokens[:, 1:].copy()
+    targets[: rows // 3, 2:] = -1
+    return {"inputs": tokens[:, :-1], "targets": targets}
+
+
+def step_on(mesh, config: Config):
+    params = params_of(config.model)
+    opt_state, zero = state.optimizer_of(config).init(params), np.int32(0)
+    before = TrainState(zero, params, opt_state, zero, zero)
+    before = jax.device_put(before, state.shardings(config, mesh))
+    return make_train_step(config, mesh)(before, shard_batch(batch_of(ROWS), mesh))
+
+
+@functools.cache
+def step_on_one_device(config: Config):
+    return jax.tree.map(np.asarray, step_on(mesh_of(), config))
+
+
+def cases():
+    """All; those in which the models take turns on the meshes are the quick ones."""
+    models = list(itertools.product(BLOCKS, sorted(SOURCES)))
+    for k, mesh in enumerate(MESHES):
+        for n, model in enumerate(models):
+            quick = n == k % len(models)
+            yield pytest.param(mesh, *model, marks=[] if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("mesh, block, weights", list(cases()))
+def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
+    num_micro_batches = 1 if mesh in ("fsdp", "sequence") else 2
+    chunk = 8 if mesh == "sequence" else 4
+    config = config_of(block, weights, num_micro_batches, chunk)
+    after, metrics = step_on(mesh_of(8, **MESHES[mesh]), config)
+    expected, expected_metrics = step_on_one_device(config)
+    leaves = jax.tree.leaves_with_path(after)
+    for (path, found), wanted in zip(leaves, jax.tree.leaves(expected), strict=True):
+        atol = 1e-5 * max(np.abs(wanted).max(), 1e-3)
+        where = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=atol, err_msg=where)
+    for name, value in expected_metrics.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-5), name
+    moved = jax.tree.map(
+        lambda a, b: np.abs(a - b).max(), expected.params, params_of(config.model)
+    )
+    assert min(jax.tree.leaves(moved)) > 1e-3
+    assert "Involuntary full rematerialization" not in capfd.readouterr().err
+
+
+@every_mesh
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("weights", sorted(SOURCES))
+def test_parameters_are_made_where_the_rules_put_them(mesh, block, weights):
+    config, mesh = config_of(block, weights), mesh_of(8, **MESHES[mesh])
+    boxed = jax.eval_shape(lambda: state._init_boxed(config.model, 0))
+    places = state.shardings(config, mesh)
+    for box, place, of_mean in zip(
+        jax.tree.leaves(boxed, is_leaf=lambda x: hasattr(x, "names")),
+        jax.tree.leaves(places.params),
+        jax.tree.leaves(places.opt_state[0].mu),
+        strict=True,
+    ):
+        axes = [RULES[name] for name in box.names if RULES[name]]
+        parts = np.prod([mesh.shape[axis] for axis in axes], dtype=int)
+        local = place.shard_shape(box.value.shape)
+        assert np.prod(local) * parts == np.prod(box.value.shape)
+        assert of_mean == place
