@@ -12,7 +12,7 @@ def enable() -> None:
     Does nothing where that folder cannot be written, nor with several CPU devices:
     programs that were read back wait there for each other for ever (JAX 0.10).
     """
-    if jax.default_backend() == "cpu" and jax.local_device_count() > 1:
+    if jax.default_backend() == "cpu" and jax.device_count() > 1:
         return
     directory = Path(
         os.environ.get("JAX_COMPILATION_CACHE_DIR")

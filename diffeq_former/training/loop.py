@@ -14,6 +14,7 @@ from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import DiskFullError, UserError, is_disk_full
+from diffeq_former.sharding.agreement import AnyProcess
 from diffeq_former.sharding.mesh import rows_of_process, shard_batch
 from diffeq_former.training import checkpoint, flops, run_directory, state
 from diffeq_former.training.metrics import Meter
@@ -78,6 +79,8 @@ class _Loop:
 
         self._config, self._c, self._workdir = config, config.training, workdir
         self._judges, self._stop, self._mesh = judges, stop, mesh
+        self._should_stop = AnyProcess(mesh, stop)
+        self._primary = jax.process_index() == 0
         self._train_step = make_train_step(config, self._mesh)
         directory = workdir / run_directory.CHECKPOINTS
         abstract = state.abstract(config, self._mesh)
@@ -100,9 +103,14 @@ class _Loop:
             )
         )
         # The input is checked: from here on the folder changes.
-        run_directory.write(workdir, config, dataset)
-        self._writer = closing(MetricsWriter(workdir, self._step))
-        self._progress = closing(Progress(self._c.num_steps, self._step))
+        if self._primary:
+            run_directory.write(workdir, config, dataset)
+        self._writer = closing(
+            MetricsWriter(workdir, self._step, to_disk=self._primary)
+        )
+        self._progress = closing(
+            Progress(self._c.num_steps, self._step, shown=self._primary)
+        )
         self._checkpoints = closing(
             checkpoint.Checkpoints(directory, self._c.keep_latest, self._c.keep_best)
         )
@@ -112,7 +120,7 @@ class _Loop:
     def run(self) -> int:
         if not self._complete:
             self._judge()
-        while self._step < self._c.num_steps and not self._stop():
+        while self._step < self._c.num_steps and not self._should_stop():
             self._take_step()
             if self._is_due(
                 self._c.eval_every, self._c.sample_every, self._c.checkpoint_every
@@ -162,7 +170,7 @@ class _Loop:
         """The validation loss, if it is due and nothing stopped the evaluation."""
         params, figures = self._state.params, None
         if self._is_due(self._c.eval_every):
-            figures = self._judges.evaluate(params, should_stop=self._stop)
+            figures = self._judges.evaluate(params, should_stop=self._should_stop)
             self._complete = figures is not None
         if (
             self._complete
@@ -171,7 +179,8 @@ class _Loop:
         ):
             text = self._judges.sample(params)
             self._writer.text(self._step, "sample", text)
-            run_directory.write_sample(self._workdir, self._step, text)
+            if self._primary:
+                run_directory.write_sample(self._workdir, self._step, text)
         if figures is None:
             return None
         self._writer.scalars(
@@ -192,15 +201,15 @@ class _Loop:
             self._save()
         self._checkpoints.wait()
         self._progress.say(
-            f"stopped by {self._stop.signal}: {self._workdir} holds all up to step"
-            f" {self._saved or 0}; the same command continues"
+            f"stopped by {self._stop.signal or 'another process'}: {self._workdir}"
+            f" holds all up to step {self._saved or 0}; the same command continues"
         )
         return STOPPED
 
     def _end(self) -> int:
         self._checkpoints.wait()
         self._progress.say(f"{self._workdir}: step {self._step}, the last, is done")
-        if self._figures:
+        if self._figures and self._primary:
             figures = {"split": "validation", "step": self._step, **self._figures}
             print(json.dumps(figures), flush=True)
         return OK

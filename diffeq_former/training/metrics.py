@@ -36,7 +36,7 @@ class Meter:
         self._flops_per_step = self._tokens_per_step * flops_per_token(
             config.model, seq_len
         )
-        self._devices = mesh.devices.flatten().tolist()
+        self._device, self._num_devices = mesh.local_devices[0], mesh.size
         self._process = psutil.Process()
         self._restart()
 
@@ -78,12 +78,10 @@ class Meter:
 
     def _device_numbers(self, seconds: float) -> dict[str, float]:
         """What only known devices tell: utilisation and memory."""
-        device, numbers = self._devices[0], {}
-        if peak := peak_flops(device):
-            numbers["mfu"] = self._flops_per_step / (
-                seconds * peak * len(self._devices)
-            )
-        if stats := device.memory_stats():
+        numbers = {}
+        if peak := peak_flops(self._device):
+            numbers["mfu"] = self._flops_per_step / (seconds * peak * self._num_devices)
+        if stats := self._device.memory_stats():
             numbers["device_memory_gib"] = stats["peak_bytes_in_use"] / GIB
         return numbers
 

@@ -10,13 +10,13 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class Progress:
-    """Counts steps from `step` to `num_steps`."""
+    """Counts steps from `step` to `num_steps`, in silence if not `shown`."""
 
-    def __init__(self, num_steps: int, step: int = 0):
-        self._num_steps, self._first = num_steps, step
+    def __init__(self, num_steps: int, step: int = 0, shown: bool = True):
+        self._num_steps, self._first, self._shown = num_steps, step, shown
         self._start, self._last_line = time.monotonic(), -LINE_EVERY_SECONDS
         self._bar = None
-        if sys.stderr.isatty():
+        if shown and sys.stderr.isatty():
             # tqdm itself shows nothing on a terminal that reports a size of 0 by 0.
             columns, rows = shutil.get_terminal_size()
             self._bar = tqdm(
@@ -38,7 +38,7 @@ class Progress:
         """Prints a line without harm to the bar."""
         if self._bar is not None:
             tqdm.write(text, file=sys.stderr)
-        else:
+        elif self._shown:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:

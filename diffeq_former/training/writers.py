@@ -18,13 +18,17 @@ class MetricsWriter:
       workdir: the run's directory; it exists.
       step: the step the run starts at. What was written about later ones, by a run
         that was killed after its last checkpoint, is dropped: it comes again.
+      to_disk: whether this process is the one that writes; else nothing happens.
     """
 
-    def __init__(self, workdir: Path, step: int = 0):
-        path = Path(workdir) / "metrics.jsonl"
-        _drop_later_lines(path, step)
+    def __init__(self, workdir: Path, step: int = 0, to_disk: bool = True):
+        path = Path(workdir) / "metrics.jsonl" if to_disk else Path(os.devnull)
+        if to_disk:
+            _drop_later_lines(path, step)
         self._lines = path.open("a")
-        self._events = SummaryWriter(str(workdir), purge_step=step + 1)
+        self._events = SummaryWriter(
+            str(workdir), purge_step=step + 1, write_to_disk=to_disk
+        )
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """One line of metrics.jsonl (null: not finite), and one event a value."""
