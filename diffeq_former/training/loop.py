@@ -15,6 +15,7 @@ from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import DiskFullError, UserError, is_disk_full
 from diffeq_former.sharding.mesh import local_mesh, shard_batch
 from diffeq_former.training import checkpoint, flops, run_directory, state
+from diffeq_former.training.damage import Damaged, set_aside
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.progress import Progress
@@ -79,7 +80,11 @@ class _Loop:
         directory = workdir / run_directory.CHECKPOINTS
         abstract = state.abstract(config, self._mesh)
         restored = checkpoint.restore_latest(directory, abstract)
-        self._state, loss = restored or (state.create(config, self._mesh), None)
+        self._state, loss, damaged = restored or (
+            state.create(config, self._mesh),
+            None,
+            [],
+        )
         self._step = int(self._state.step)
         self._saved = self._step if restored else None
         self._metrics, self._bad_steps, self._figures = None, 0, None
@@ -99,6 +104,7 @@ class _Loop:
         run_directory.write(workdir, config, dataset)
         self._writer = closing(MetricsWriter(workdir, self._step))
         self._progress = closing(Progress(self._c.num_steps, self._step))
+        self._set_aside(damaged)
         self._checkpoints = closing(
             checkpoint.Checkpoints(directory, self._c.keep_latest, self._c.keep_best)
         )
@@ -215,6 +221,11 @@ class _Loop:
             f" ({self._config.optimizer.learning_rate:g}) in another --workdir, or with"
             " --allow_config_change"
         )
+
+    def _set_aside(self, damaged: list[Damaged]) -> None:
+        for one in damaged:
+            place = set_aside(one)
+            self._progress.say(f"{one}: moved to {place}, step {self._step} is used")
 
     def _introduce(self, flops_formula: str) -> None:
         self._progress.say(

@@ -1,12 +1,13 @@
 """A run's folder: all that is needed to continue the run, evaluate it or use it.
 
 config.json, tokenizer/, dataset.json (a copy of the dataset's), checkpoints/,
-metrics.jsonl, TensorBoard events, samples.txt.
+metrics.jsonl, TensorBoard events, samples.txt; checkpoints-damaged/ if there were any.
 """
 
 import dataclasses
 import json
 import os
+import sys
 from pathlib import Path
 
 from diffeq_former import config as configs
@@ -102,10 +103,12 @@ def load(workdir: Path | str, step: int | None = None) -> Run:
 
     Args:
       workdir: The folder of a run.
-      step: Which checkpoint; None: the latest.
+      step: Which checkpoint; None: the latest. Damaged ones are passed over, which is
+        said on stderr.
 
     Raises:
-      UserError: if there is no such run or checkpoint, or its files disagree.
+      UserError: if there is no such run or checkpoint, its files disagree, or the
+        checkpoint is damaged.
     """
     workdir = Path(workdir)
     config = read_config(workdir)
@@ -114,7 +117,11 @@ def load(workdir: Path | str, step: int | None = None) -> Run:
     if tokenizer.fingerprint != expected:
         raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
     abstract = state.abstract(config, local_mesh()).params
-    params, step = checkpoint.load_params(workdir / CHECKPOINTS, step, abstract)
+    params, step, passed_over = checkpoint.load_params(
+        workdir / CHECKPOINTS, step, abstract
+    )
+    for damaged in passed_over:
+        print(f"{damaged}: using that of step {step}", file=sys.stderr)
     return Run(config, params, tokenizer, step, Path(config.data.path))
 
 

@@ -88,7 +88,7 @@ def uninterrupted(config, dataset, judges, tmp_path_factory):
 
 def last_state(workdir, config):
     abstract = state.abstract(config, loop.local_mesh())
-    return checkpoint.restore_latest(workdir / "checkpoints", abstract)
+    return checkpoint.restore_latest(workdir / "checkpoints", abstract)[:2]
 
 
 def lines(workdir) -> list[dict]:
