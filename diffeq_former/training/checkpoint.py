@@ -5,133 +5,190 @@ comes next and all random keys are functions of (config.seed, state.step), and t
 config, the tokenizer and `dataset.json` lie in the run directory. Parameters and the
 rest are two items, so that tools read the first alone.
 
-Saving is asynchronous and atomic: Orbax writes aside and renames, removes old
-checkpoints only then, and clears away what a killed process left half-written.
+Saving is asynchronous and atomic. Orbax writes a folder STEP.partial; when it is
+complete and has its checksums it is renamed to STEP, and only then are old checkpoints
+removed. So a checkpoint that does not fit its checksums, or has none, is damaged.
 """
 
 import contextlib
+import json
 import logging
 import math
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orbax.checkpoint as ocp
 from flax import serialization, traverse_util
-from orbax.checkpoint import checkpoint_managers
 
 from diffeq_former.errors import UserError
+from diffeq_former.sharding.agreement import is_primary, of_primary, together
+from diffeq_former.training import checksums
+from diffeq_former.training.damage import Damaged, choose
 from diffeq_former.training.state import TrainState
 
-PARAMS, REST = "params", "training"
+PARAMS, REST, METRICS = "params", "training", "metrics"
 LOSS = "validation_loss"
+PARTIAL = ".partial"
 NAMED_AT_MOST = 6
+
+_NOTHING_SAVED = -1
 
 
 class Checkpoints:
     """The checkpoints in a directory, which is made. For one writer at a time."""
 
     def __init__(self, directory: Path, keep_latest: int, keep_best: int):
-        best = checkpoint_managers.BestN(
-            get_metric_fn=_rank,
-            reverse=True,
-            n=keep_best,
-            keep_checkpoints_without_metrics=False,
+        self._directory = directory.absolute()
+        self._keep_latest, self._keep_best = keep_latest, keep_best
+        handlers = {PARAMS: _handler(), REST: _handler()}
+        self._checkpointer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(
+                **handlers, **{METRICS: ocp.JsonCheckpointHandler(METRICS)}
+            )
         )
-        keep = checkpoint_managers.AnyPreservationPolicy(
-            [checkpoint_managers.LatestN(keep_latest), best]
-        )
-        self._manager = _open(
-            directory, preservation_policy=keep, cleanup_tmp_directories=True
-        )
+        self._worker, self._saving = ThreadPoolExecutor(1), None
+        if is_primary():
+            directory.mkdir(parents=True, exist_ok=True)
+            for path in directory.glob(f"*{PARTIAL}*"):
+                shutil.rmtree(path)
 
     def save(
         self, step: int, state: TrainState, validation_loss: float | None = None
     ) -> None:
         """Starts to save; what the last save ran into is raised here or by `wait`."""
+        self.wait()
         rest = serialization.to_state_dict(state)
         items = {PARAMS: rest.pop("params"), REST: rest}
-        self._manager.save(
-            step,
-            args=_composite(ocp.args.StandardSave, items),
-            metrics={} if validation_loss is None else {LOSS: validation_loss},
-            force=True,
+        metrics = {} if validation_loss is None else {LOSS: validation_loss}
+        self._checkpointer.save(
+            self._path(step, PARTIAL),
+            args=ocp.args.Composite(
+                **{name: ocp.args.StandardSave(x) for name, x in items.items()},
+                **{METRICS: ocp.args.JsonSave(metrics)},
+            ),
         )
+        self._saving = self._worker.submit(self._finish, step)
 
     def wait(self) -> None:
-        self._manager.wait_until_finished()
+        """Until the last save is complete."""
+        if self._saving is not None:
+            saving, self._saving = self._saving, None
+            saving.result()
 
     def close(self) -> None:
-        self._manager.close()
+        try:
+            self.wait()
+        finally:
+            self._worker.shutdown()
+            self._checkpointer.close()
+
+    def _finish(self, step: int) -> None:
+        """What follows when Orbax has written everything, in all processes."""
+        self._checkpointer.wait_until_finished()
+        if is_primary():
+            checksums.write(self._path(step, PARTIAL))
+            self._path(step, PARTIAL).rename(self._path(step))
+            for unwanted in self._unwanted():
+                self._path(unwanted).rename(self._path(unwanted, PARTIAL))
+                shutil.rmtree(self._path(unwanted, PARTIAL))
+
+    def _unwanted(self) -> set[int]:
+        """The steps neither latest nor best; also not those that cannot be judged."""
+        losses = {}
+        for step in saved_steps(self._directory):
+            with contextlib.suppress(OSError, ValueError):
+                loss = _validation_loss(self._path(step))
+                losses[step] = math.inf if loss is None else loss
+        judged = [step for step, loss in losses.items() if math.isfinite(loss)]
+        best = sorted(judged, key=losses.get)[: self._keep_best]
+        return losses.keys() - {*best, *list(losses)[-self._keep_latest :]}
+
+    def _path(self, step: int, suffix: str = "") -> Path:
+        return self._directory / f"{step}{suffix}"
 
 
 def saved_steps(directory: Path) -> list[int]:
-    """The steps of the complete checkpoints, in order."""
-    with _existing(directory) as manager:
-        return sorted(manager.all_steps()) if manager else []
+    """The steps of the checkpoints, in order."""
+    paths = directory.iterdir() if directory.is_dir() else ()
+    return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
 
 def restore_latest(
     directory: Path, abstract_state: TrainState
-) -> tuple[TrainState, float | None] | None:
-    """The latest state, placed as `abstract_state` says, and its validation loss.
+) -> tuple[TrainState, float | None, list[Damaged]] | None:
+    """The latest undamaged state, placed as `abstract_state` says.
 
-    None if nothing was saved yet.
+    With its validation loss, and the damaged checkpoints after it, which stay where
+    they are. None if nothing was saved yet.
 
     Raises:
-      UserError: naming each array that is missing, unexpected or misshapen.
+      UserError: if all are damaged, or naming each array that is missing, unexpected or
+        misshapen.
     """
-    with _existing(directory) as manager:
-        if manager is None:
-            return None
-        step = manager.latest_step()
-        rest = serialization.to_state_dict(abstract_state)
-        expected = {PARAMS: rest.pop("params"), REST: rest}
-        restored = _restore(manager, directory / str(step), expected)
-        merged = restored[REST] | {"params": restored[PARAMS]}
-        loss = manager.metrics(step).get(LOSS)
-        return serialization.from_state_dict(abstract_state, merged), loss
+    step, damaged = together(lambda: _choose_latest(directory))
+    step = of_primary(step)
+    if step == _NOTHING_SAVED:
+        return None
+    path = directory / str(step)
+    rest = serialization.to_state_dict(abstract_state)
+    expected = {PARAMS: rest.pop("params"), REST: rest}
+    restored = _restore(path, expected)
+    merged = restored[REST] | {"params": restored[PARAMS]}
+    state = serialization.from_state_dict(abstract_state, merged)
+    return state, _validation_loss(path), damaged
+
+
+def _choose_latest(directory: Path) -> tuple[int, list[Damaged]]:
+    """Which step to go on from: the first process looks, with the others waiting."""
+    steps = saved_steps(directory)
+    if not steps or not is_primary():
+        return _NOTHING_SAVED, []
+    step, damaged = choose(directory, steps)
+    if step is None:
+        raise UserError(
+            f"{_listed(damaged)}: none is left to go on from; use another --workdir, or"
+            f" remove {directory} to start again"
+        )
+    return step, damaged
 
 
 def load_params(
     directory: Path, step: int | None, abstract_params: dict
-) -> tuple[dict, int]:
-    """The parameters of a step (None: the latest), and which step that is.
+) -> tuple[dict, int, list[Damaged]]:
+    """Parameters, their step, and the checkpoints after it that are damaged.
+
+    Args:
+      directory: That of the checkpoints.
+      step: Which one; None: the latest whose parameters are not damaged.
+      abstract_params: Shapes, types and shardings.
 
     Raises:
-      UserError: if there is no such checkpoint, or its parameters are others.
+      UserError: if there is no such checkpoint, it is damaged, or its parameters are
+        others.
     """
-    with _existing(directory) as manager:
-        if manager is None:
-            raise UserError(f"{directory} holds no checkpoint yet: train first")
-        steps = sorted(manager.all_steps())
-        if step is None:
-            step = steps[-1]
-        if step not in steps:
-            saved = ", ".join(map(str, steps))
-            raise UserError(f"{directory} holds no step {step}, but steps {saved}")
-        expected = {PARAMS: abstract_params}
-        return _restore(manager, directory / str(step), expected)[PARAMS], step
+    steps = saved_steps(directory)
+    if not steps:
+        raise UserError(f"{directory} holds no checkpoint yet: train first")
+    if step not in (None, *steps):
+        saved = ", ".join(map(str, steps))
+        raise UserError(f"{directory} holds no step {step}, but steps {saved}")
+    wanted = steps if step is None else [step]
+    step, damaged = choose(directory, wanted, f"{PARAMS}/")
+    if step is None:
+        raise UserError(f"{_listed(damaged)}: use another step or another run")
+    expected = {PARAMS: abstract_params}
+    return _restore(directory / str(step), expected)[PARAMS], step, damaged
 
 
-@contextlib.contextmanager
-def _existing(directory: Path) -> Iterator[ocp.CheckpointManager | None]:
-    """What is there, to be read; None: no checkpoint. Changes nothing on the disk."""
-    if not directory.is_dir():
-        yield None
-        return
-    with contextlib.closing(_open(directory, create=False)) as manager:
-        yield manager if manager.all_steps() else None
+def _validation_loss(path: Path) -> float | None:
+    return json.loads((path / METRICS / METRICS).read_text()).get(LOSS)
 
 
-def _open(directory: Path, **options) -> ocp.CheckpointManager:
+def _handler() -> ocp.StandardCheckpointHandler:
     logging.getLogger("absl").addFilter(_not_by_orbax)
-    return ocp.CheckpointManager(
-        directory.absolute(),
-        item_handlers={
-            name: ocp.StandardCheckpointHandler() for name in (PARAMS, REST)
-        },
-        options=ocp.CheckpointManagerOptions(best_fn=_rank, best_mode="min", **options),
-    )
+    return ocp.StandardCheckpointHandler()
 
 
 def _not_by_orbax(record: logging.LogRecord) -> bool:
@@ -139,25 +196,17 @@ def _not_by_orbax(record: logging.LogRecord) -> bool:
     return "orbax" not in record.pathname
 
 
-def _rank(metrics: dict) -> float:
-    """Best is lowest; not evaluated, or not finite, is last."""
-    loss = metrics.get(LOSS, math.inf)
-    return loss if math.isfinite(loss) else math.inf
-
-
-def _composite(arguments: type, items: dict) -> ocp.args.Composite:
-    return ocp.args.Composite(**{name: arguments(x) for name, x in items.items()})
-
-
-def _restore(manager: ocp.CheckpointManager, path: Path, expected: dict) -> dict:
-    step = int(path.name)
+def _restore(path: Path, expected: dict[str, dict]) -> dict[str, dict]:
+    handler = _handler()
+    folders = {name: path.absolute() / name for name in expected}
     with _readable(path):
-        metadata = manager.item_metadata(step)
-        stored = {name: metadata[name].tree for name in expected}
+        stored = {name: handler.metadata(x).tree for name, x in folders.items()}
     _check_same_arrays(path, _described(expected), _described(stored))
-    with _readable(path):
-        arguments = _composite(ocp.args.StandardRestore, expected)
-        return dict(manager.restore(step, args=arguments).items())
+    with _readable(path), ocp.Checkpointer(handler) as checkpointer:
+        return {
+            name: checkpointer.restore(x, args=ocp.args.StandardRestore(expected[name]))
+            for name, x in folders.items()
+        }
 
 
 @contextlib.contextmanager
@@ -167,8 +216,8 @@ def _readable(path: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0][:300]
         raise UserError(
-            f"checkpoint {path} is damaged ({reason}): remove that folder to go on from"
-            " the one before"
+            f"checkpoint {path} is not damaged, but cannot be read ({reason}): use the"
+            " library versions that wrote it"
         ) from error
 
 
@@ -187,9 +236,13 @@ def _check_same_arrays(path: Path, expected: dict, stored: dict) -> None:
         if n in stored and stored[n] != expected[n]
     ]
     if wrong:
-        more = len(wrong) - NAMED_AT_MOST
-        named = wrong[:NAMED_AT_MOST] + ([f"and {more} more"] if more > 0 else [])
         raise UserError(
-            f"checkpoint {path} does not fit the config: {'; '.join(named)}: use the"
+            f"checkpoint {path} does not fit the config: {_listed(wrong)}: use the"
             " config it was saved with, or another workdir"
         )
+
+
+def _listed(items: list) -> str:
+    more = len(items) - NAMED_AT_MOST
+    named = [str(x) for x in items[:NAMED_AT_MOST]]
+    return "; ".join(named + ([f"and {more} more"] if more > 0 else []))

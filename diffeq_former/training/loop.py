@@ -14,9 +14,15 @@ from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import DiskFullError, UserError, is_disk_full
-from diffeq_former.sharding.agreement import AnyProcess
+from diffeq_former.sharding.agreement import (
+    AnyProcess,
+    check_same,
+    is_primary,
+    together,
+)
 from diffeq_former.sharding.mesh import rows_of_process, shard_batch
 from diffeq_former.training import checkpoint, flops, run_directory, state
+from diffeq_former.training.damage import Damaged, set_aside
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.progress import Progress
@@ -63,8 +69,11 @@ def train(
       UserError: for input that does not fit, a full disk, or too many steps in a row
         that were not finite. The last good checkpoint stands.
     """
-    run_directory.check(
-        workdir, config, dataset, allow_config_change=allow_config_change
+    _check_same_everywhere(config, workdir, dataset)
+    together(
+        lambda: run_directory.check(
+            workdir, config, dataset, allow_config_change=allow_config_change
+        )
     )
     with _room_on_disk(workdir), contextlib.ExitStack() as stack:
         return _Loop(config, workdir, dataset, mesh, judges, stop, stack).run()
@@ -80,12 +89,16 @@ class _Loop:
         self._config, self._c, self._workdir = config, config.training, workdir
         self._judges, self._stop, self._mesh = judges, stop, mesh
         self._should_stop = AnyProcess(mesh, stop)
-        self._primary = jax.process_index() == 0
+        self._primary = is_primary()
         self._train_step = make_train_step(config, self._mesh)
         directory = workdir / run_directory.CHECKPOINTS
         abstract = state.abstract(config, self._mesh)
         restored = checkpoint.restore_latest(directory, abstract)
-        self._state, loss = restored or (state.create(config, self._mesh), None)
+        self._state, loss, damaged = restored or (
+            state.create(config, self._mesh),
+            None,
+            [],
+        )
         self._step = int(self._state.step)
         self._saved = self._step if restored else None
         self._metrics, self._bad_steps, self._figures = None, 0, None
@@ -105,12 +118,14 @@ class _Loop:
         # The input is checked: from here on the folder changes.
         if self._primary:
             run_directory.write(workdir, config, dataset)
+        _check_same_everywhere(config, workdir, dataset)
         self._writer = closing(
             MetricsWriter(workdir, self._step, to_disk=self._primary)
         )
         self._progress = closing(
             Progress(self._c.num_steps, self._step, shown=self._primary)
         )
+        self._set_aside(damaged)
         self._checkpoints = closing(
             checkpoint.Checkpoints(directory, self._c.keep_latest, self._c.keep_best)
         )
@@ -229,6 +244,11 @@ class _Loop:
             " --allow_config_change"
         )
 
+    def _set_aside(self, damaged: list[Damaged]) -> None:
+        for one in damaged:
+            place = set_aside(one)
+            self._progress.say(f"{one}: moved to {place}, step {self._step} is used")
+
     def _introduce(self, flops_formula: str) -> None:
         self._progress.say(
             f"{self._workdir}: from step {self._step} to {self._c.num_steps};"
@@ -238,6 +258,21 @@ class _Loop:
             settings = dataclasses.asdict(self._config)
             self._writer.hyper_parameters(settings, "validation/loss")
             self._writer.parameter_overview(self._state.params)
+
+
+def _check_same_everywhere(config: Config, workdir: Path, dataset: Dataset) -> None:
+    """Whether all processes were started alike and see the same files."""
+    check_same("the config", str(config), "start all with the same flags")
+    check_same(
+        f"the dataset {dataset.path}",
+        (dataset.path / run_directory.MANIFEST).read_text(encoding="utf-8"),
+        "all hosts need the same",
+    )
+    check_same(
+        f"the folder {workdir}",
+        run_directory.described(workdir),
+        "use one that all hosts share",
+    )
 
 
 @contextlib.contextmanager

@@ -1,12 +1,13 @@
 """A run's folder: all that is needed to continue the run, evaluate it or use it.
 
 config.json, tokenizer/, dataset.json (a copy of the dataset's), checkpoints/,
-metrics.jsonl, TensorBoard events, samples.txt.
+metrics.jsonl, TensorBoard events, samples.txt; checkpoints-damaged/ if there were any.
 """
 
 import dataclasses
 import json
 import os
+import sys
 from pathlib import Path
 
 from jax.sharding import Mesh
@@ -83,6 +84,13 @@ def write(workdir: Path, config: Config, dataset: Dataset) -> None:
     _write(workdir / CONFIG, json.dumps(dataclasses.asdict(config), indent=1) + "\n")
 
 
+def described(workdir: Path) -> str:
+    """Which run it is, and its checkpoints."""
+    config = workdir / CONFIG
+    text = config.read_text(encoding="utf-8") if config.is_file() else ""
+    return f"{text} {checkpoint.saved_steps(workdir / CHECKPOINTS)}"
+
+
 def write_sample(workdir: Path, step: int, text: str) -> None:
     """Adds generated text to samples.txt, in place of any of this or a later step."""
     path, header = workdir / SAMPLES, f"--- step {step} ---\n"
@@ -104,10 +112,12 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     Args:
       workdir: The folder of a run.
       mesh: Where the parameters go; need not be the one of the training.
-      step: Which checkpoint; None: the latest.
+      step: Which checkpoint; None: the latest. Damaged ones are passed over, which is
+        said on stderr.
 
     Raises:
-      UserError: if there is no such run or checkpoint, or its files disagree.
+      UserError: if there is no such run or checkpoint, its files disagree, or the
+        checkpoint is damaged.
     """
     workdir = Path(workdir)
     config = read_config(workdir)
@@ -116,7 +126,11 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     if tokenizer.fingerprint != expected:
         raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
     abstract = state.abstract(config, mesh).params
-    params, step = checkpoint.load_params(workdir / CHECKPOINTS, step, abstract)
+    params, step, passed_over = checkpoint.load_params(
+        workdir / CHECKPOINTS, step, abstract
+    )
+    for damaged in passed_over:
+        print(f"{damaged}: using that of step {step}", file=sys.stderr)
     return Run(config, params, tokenizer, step, Path(config.data.path))
 
 

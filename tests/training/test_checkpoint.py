@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diffeq_former.errors import UserError
-from diffeq_former.training import checkpoint
+from diffeq_former.training import checkpoint, checksums
 from diffeq_former.training.checkpoint import Checkpoints
 from diffeq_former.training.state import TrainState
 
@@ -57,7 +57,7 @@ def save_all(directory, losses: dict, keep_latest=2, keep_best=1) -> None:
 
 def test_latest_comes_back_bit_for_bit(directory):
     save_all(directory, {3: None, 6: 1.25})
-    state, loss = checkpoint.restore_latest(directory, abstract(make_state(0)))
+    state, loss, _ = checkpoint.restore_latest(directory, abstract(make_state(0)))
     assert_equal(state, make_state(6))
     assert loss == 1.25
 
@@ -84,6 +84,27 @@ def test_best_over_a_restart(directory):
     assert checkpoint.saved_steps(directory) == [1, 4]
 
 
+def test_what_cannot_be_judged_is_kept(directory):
+    save_all(directory, {1: 1.0, 2: 2.0, 3: 3.0}, keep_latest=3)
+    (directory / "2" / "metrics" / "metrics").write_text("")
+    save_all(directory, {4: 4.0}, keep_latest=1)
+    assert checkpoint.saved_steps(directory) == [1, 2, 4]
+
+
+def test_saved_is_with_checksums(directory):
+    """`wait` waits for them, and no checkpoint is ever seen without."""
+    checkpoints = Checkpoints(directory, 3, 0)
+    checkpoints.save(1, make_state(1))
+    checkpoints.wait()
+    assert checksums.damages(directory / "1") == []
+    checkpoints.save(2, make_state(2))
+    deadline = time.monotonic() + 60
+    while not (directory / "2").exists() and time.monotonic() < deadline:
+        time.sleep(0.0001)
+    assert checksums.damages(directory / "2") == []
+    checkpoints.close()
+
+
 def test_what_is_saved_is_the_state_at_the_time(directory):
     """The next step reuses the memory of the state while it is being written."""
     add = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
@@ -97,31 +118,34 @@ def test_what_is_saved_is_the_state_at_the_time(directory):
         for _ in range(10):
             state = add(state)
         checkpoints.wait()
-        restored, _ = checkpoint.restore_latest(directory, expected)
+        restored, *_ = checkpoint.restore_latest(directory, expected)
         values = np.unique(restored.params["large"]["kernel"])
         assert values.tolist() == [1 if step == 1 else 12]
     checkpoints.close()
 
 
 def test_half_written_is_ignored_and_cleared(directory):
+    halves = [directory / "5.partial", directory / "7.partial.orbax-checkpoint-tmp"]
+    for half in halves:
+        (half / "params").mkdir(parents=True)
+    assert checkpoint.restore_latest(directory, abstract(make_state(0))) is None
     save_all(directory, {1: None})
-    half = directory / "5.orbax-checkpoint-tmp"
-    (half / "params").mkdir(parents=True)
+    for half in halves:
+        (half / "params").mkdir(parents=True)
     assert checkpoint.saved_steps(directory) == [1]
-    state, _ = checkpoint.restore_latest(directory, abstract(make_state(0)))
+    state, *_ = checkpoint.restore_latest(directory, abstract(make_state(0)))
     assert int(state.step) == 1
     save_all(directory, {2: None})
-    assert not half.exists()
-    assert checkpoint.saved_steps(directory) == [1, 2]
+    assert [path.name for path in sorted(directory.iterdir())] == ["1", "2"]
 
 
 def test_params_alone(directory):
     save_all(directory, {1: None, 2: None})
     expected = abstract(make_state(0)).params
-    params, step = checkpoint.load_params(directory, None, expected)
+    params, step, _ = checkpoint.load_params(directory, None, expected)
     assert step == 2
     assert_equal(params, make_state(2).params)
-    params, step = checkpoint.load_params(directory, 1, expected)
+    params, step, _ = checkpoint.load_params(directory, 1, expected)
     assert step == 1
     assert_equal(params, make_state(1).params)
 
@@ -171,12 +195,13 @@ def test_many_wrong_arrays_are_counted(directory):
 # Orbax gives up at the first read that fails; those under way then end in a thread of
 # TensorStore that finds its event loop closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_damaged_files(directory):
+def test_what_orbax_cannot_read_is_said(directory):
     save_all(directory, {1: None})
     for path in (directory / "1" / "params").rglob("*"):
         if path.is_file() and path.parent.name == "d":
             path.unlink()
-    with pytest.raises(UserError, match="checkpoints/1 is damaged"):
+    checksums.write(directory / "1")
+    with pytest.raises(UserError, match="checkpoints/1 is not damaged, but cannot be"):
         checkpoint.restore_latest(directory, abstract(make_state(0)))
     time.sleep(0.5)  # they end in this test
 

@@ -89,7 +89,7 @@ def train(config, workdir, dataset, judges, stop, **options) -> int:
 
 def last_state(workdir, config):
     abstract = state.abstract(config, mesh_of())
-    return checkpoint.restore_latest(workdir / "checkpoints", abstract)
+    return checkpoint.restore_latest(workdir / "checkpoints", abstract)[:2]
 
 
 def lines(workdir) -> list[dict]:
