@@ -8,6 +8,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from cases import mesh_of
 from prepared import prepare_words
 from runs import Command, tiny_config
 
@@ -15,7 +16,6 @@ from diffeq_former.training import checkpoint, state
 
 NUM_STEPS = 48
 KILLS = 10
-ONE_DEVICE = jax.sharding.Mesh(jax.devices()[:1], "data")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def last_step(workdir) -> int:
 
 
 def last_state(workdir, config):
-    abstract = state.abstract(config, ONE_DEVICE)
+    abstract = state.abstract(config, mesh_of())
     return checkpoint.restore_latest(workdir / "checkpoints", abstract)[0]
 
 
