@@ -21,7 +21,7 @@ from diffeq_former.training.damage import choose, set_aside
 from diffeq_former.training.preemption import StopRequest
 
 STEPS = [4, 6, 8]
-ONE_DEVICE = jax.sharding.Mesh(jax.devices()[:1], "data")
+
 # The file of a kind is the first in the order of names.
 FILES = {
     "arrays": "params/ocdbt.process_0/d/*",
@@ -91,7 +91,7 @@ def directory(workdir):
 
 @pytest.fixture(scope="module")
 def abstract(config):
-    return state.abstract(config, ONE_DEVICE)
+    return state.abstract(config, mesh_of())
 
 
 @pytest.fixture(scope="module")
