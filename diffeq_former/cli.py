@@ -13,8 +13,26 @@ from absl import app, flags
 from diffeq_former.errors import DiskFullError, UserError
 
 OK = 0
+FAILED = 1
 WRONG_INPUT = 2
 STOPPED = 75  # EX_TEMPFAIL: everything is saved, run the same command again
+
+_name: str | None = None  # of this process, if it is one of several
+
+
+def one_of_several(name: str) -> None:
+    """From here on a failure ends the process at once.
+
+    Else it would wait, as it exits, for the others, who wait for it.
+    """
+    global _name
+    _name = name
+
+
+def fail_now(message: str) -> NoReturn:
+    """Ends the process from any thread, with a line and exit code 1."""
+    _refuse(message)
+    _exit_now(FAILED)
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
@@ -25,12 +43,26 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 def _guarded(main: Callable[[], int | None]) -> int:
     try:
         return main() or OK
-    except DiskFullError as error:
-        _refuse(error)
-        sys.stderr.flush()
-        os._exit(WRONG_INPUT)
     except UserError as error:
-        return _refuse(error)
+        code = _refuse(error)
+        if _name or isinstance(error, DiskFullError):
+            _exit_now(code)
+        return code
+    except (Exception, KeyboardInterrupt):
+        if _name is None:
+            raise
+        traceback.print_exc()
+        fail_now(
+            f"{_name} failed, and the others end with it; where a collective operation "
+            "failed, another process died before"
+        )
+
+
+def _exit_now(code: int) -> NoReturn:
+    """Exits without the exit handlers, which write, and wait for other processes."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

@@ -4,7 +4,9 @@ python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
   --config.data.path=data/stdlib [--config.SECTION.FIELD=VALUE ...]
 
 Exits with 0 when done, 2 for wrong input, 75 when it was stopped by SIGTERM or SIGUSR1;
-everything is saved then, and the same command continues.
+everything is saved then, and the same command continues. Of several processes, which
+the scripts in launch/ start, each runs this command; when one fails, all end, with
+another exit code, and all must be started again.
 """
 
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from diffeq_former import cli
+from diffeq_former import cli, distributed
 from diffeq_former.training.preemption import StopRequest
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
@@ -21,6 +23,7 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
     "allow_config_change", False, "Go on with a run whose config was another one."
 )
 flags.mark_flag_as_required("config")
+flags.adopt_module_key_flags(distributed)
 
 _stop = StopRequest()
 
@@ -35,6 +38,7 @@ def main() -> int:
     from diffeq_former.sharding.mesh import check_fits, make_mesh
     from diffeq_former.training import loop, run_directory
 
+    distributed.start_from_flags()
     compilation_cache.enable()
     config = resolve(_CONFIG.value)
     if not config.data.path:

@@ -22,6 +22,7 @@ ALLOWED = {
     "compilation_cache": set(),
     "errors": set(),
     "cli": set(),
+    "distributed": set(),
     "config": {"ode"},
     "ode": set(),
     "data": set(),

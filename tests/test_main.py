@@ -184,6 +184,7 @@ def assert_one_line(result, *parts: str) -> None:
         (["--config.data.path=nowhere"], ["nowhere", "tools/prepare_data.py"]),
         (["--config.model.max_len=8"], ["config.model.max_len", "16 or more"]),
         (["--config.model.vocab_size=9"], ["config.model.vocab_size", "257 or more"]),
+        (["--process_id=1"], ["all three of --coordinator=HOST:PORT"]),
         (["extra"], ["unexpected argument 'extra'"]),
     ],
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli
+from diffeq_former import cli, distributed
 from diffeq_former.errors import UserError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
@@ -27,6 +27,7 @@ _NUM_STEPS = flags.DEFINE_list(
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", None, "Sequences at a time; else those of a micro-batch of training."
 )
+flags.adopt_module_key_flags(distributed)
 
 
 def main() -> None:
@@ -36,6 +37,7 @@ def main() -> None:
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
+    distributed.start_from_flags()
     compilation_cache.enable()
     models = _models(run_directory.read_config(Path(_WORKDIR.value)).model)
     mesh = make_mesh(MeshConfig())

@@ -11,7 +11,7 @@ import dataclasses
 
 from absl import flags
 
-from diffeq_former import cli
+from diffeq_former import cli, distributed
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _PROMPTS = flags.DEFINE_multi_string(
@@ -36,6 +36,7 @@ _SEED = flags.DEFINE_integer(
     lower_bound=0,
     upper_bound=2**31,
 )
+flags.adopt_module_key_flags(distributed)
 
 
 def main() -> None:
@@ -46,6 +47,7 @@ def main() -> None:
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
+    distributed.start_from_flags()
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
     mesh = make_mesh(MeshConfig())

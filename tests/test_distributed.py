@@ -1,0 +1,293 @@
+"""Several real processes find each other, on loopback, or end with a clear line."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+from runs import ROOT
+
+from diffeq_former import distributed
+from diffeq_former.errors import UserError
+
+# What a run does with processes and devices, and nothing else.
+SCRIPT = """
+import time
+from absl import flags
+from diffeq_former import cli, distributed
+from diffeq_former.errors import UserError
+from diffeq_former.training.preemption import StopRequest
+
+THEN = ["end", "wait", "sum", "fail", "refuse"]
+_THEN = flags.DEFINE_enum("then", "end", THEN, "What next.")
+stop = StopRequest()
+
+def main():
+    distributed.start_from_flags()
+    import jax
+    import jax.numpy as jnp
+
+    count = jax.device_count()
+    mesh = jax.make_mesh((count,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    ones = jax.device_put(jnp.ones(count), jax.NamedSharding(mesh, jax.P("x")))
+    add = jax.jit(jnp.sum)
+    print(float(add(ones)), flush=True)
+    while _THEN.value == "sum":
+        float(add(ones))
+    if jax.process_index() == 1:
+        if _THEN.value == "fail":
+            raise KeyError("not the user's fault")
+        if _THEN.value == "refuse":
+            raise UserError("--then: expected another")
+    while _THEN.value != "end" and not stop():
+        time.sleep(0.05)
+    print(stop.signal)
+    return cli.STOPPED if stop() else cli.OK
+
+stop.install()
+cli.run(main)
+"""
+TIMES = ("--connect_timeout=60", "--heartbeat_timeout=4")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("script") / "sum.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def start(script):
+    """Starts the script as one process; at the end of the test kills what is left."""
+    processes = []
+
+    def start(*flags, devices=1, **variables) -> subprocess.Popen:
+        settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+        process = subprocess.Popen(
+            [sys.executable, script, *flags],
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | settings | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def end(process):
+    """Its exit code, stdout and stderr."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def place(port, num_processes, process_id):
+    return (
+        f"--coordinator=127.0.0.1:{port}",
+        f"--num_processes={num_processes}",
+        f"--process_id={process_id}",
+    )
+
+
+def start_two(start, *flags, **options):
+    """Two processes, both past their first sum."""
+    port = free_port()
+    processes = [start(*place(port, 2, i), *TIMES, *flags, **options) for i in range(2)]
+    for process in processes:
+        line = process.stdout.readline()
+        assert line == f"{2.0 * options.get('devices', 1)}\n", end(process)
+    return processes
+
+
+def test_topology_and_signals(start):
+    """Process 0 introduces all; JAX leaves both signals to our handlers."""
+    first, second = start_two(start, "--then=wait", devices=2)
+    first.send_signal(signal.SIGTERM)
+    second.send_signal(signal.SIGUSR1)
+    code, out, err = end(first)
+    assert (code, out) == (75, "SIGTERM\n"), err
+    introduction, _, rest = err.partition("\n")
+    assert introduction == (
+        f"2 processes and 4 cpu devices, 2 each; process 0 is on {socket.gethostname()}"
+    )
+    code, out, err = end(second)
+    assert (code, out) == (75, "SIGUSR1\n"), err
+    assert "processes and" not in rest + err
+
+
+def slurm(i):
+    return {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": f"{i}",
+        "SLURM_LOCALID": f"{i}",
+    }
+
+
+def open_mpi(i):
+    return {
+        "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": f"{i}",
+        "OMPI_COMM_WORLD_LOCAL_RANK": f"{i}",
+    }
+
+
+def tpu_pod(i):
+    """A slice of GKE; JAX believes in the TPU, and computes on the CPU."""
+    return {
+        "JAX_FORCE_TPU_INIT": "1",
+        "TPU_WORKER_HOSTNAMES": "127.0.0.1,127.0.0.1",
+        "TPU_WORKER_ID": f"{i}",
+        "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1",
+        "MEGASCALE_NUM_SLICES": "1",
+        "MEGASCALE_SLICE_ID": "0",
+    }
+
+
+@pytest.mark.parametrize("environment", [slurm, open_mpi, tpu_pod])
+def test_environment_tells(start, environment):
+    port = {"JAX_COORDINATOR_PORT": str(free_port())}
+    processes = [start(*TIMES, **environment(i), **port) for i in range(2)]
+    for process in processes:
+        code, out, err = end(process)
+        assert (code, out) == (0, "2.0\nNone\n"), err
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        slurm(0) | {"SLURM_NTASKS": "1"},
+        {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8"},  # a shell after salloc
+        open_mpi(0) | {"OMPI_COMM_WORLD_SIZE": "1"},
+        {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+    ],
+    ids=["nothing", "one_task", "login_node", "one_rank", "pod"],
+)
+def test_one_process_starts_nothing(monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    distributed.start(None, None, None, connect_timeout=1, heartbeat_timeout=1)
+    assert not jax.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "2"},
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+        | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"},  # Open MPI 5
+        {"JOB_COMPLETION_INDEX": "0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+    ],
+    ids=["other_mpi", "open_mpi_5", "indexed_job"],
+)
+def test_environment_does_not_tell_enough(monkeypatch, variables):
+    """Else every process would train alone, all into the same folder."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="give --coordinator"):
+        distributed.start(None, None, None, connect_timeout=1, heartbeat_timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((None, 2, 0), "all three"),
+        (("localhost:1", None, 0), "all three"),
+        (("localhost:1", 2, None), "all three"),
+        (("localhost", 2, 0), "HOST:PORT"),
+        ((":1234", 2, 0), "HOST:PORT"),
+        (("localhost:port", 2, 0), "HOST:PORT"),
+        (("localhost:65536", 2, 0), "HOST:PORT"),
+        (("localhost:1", 0, 0), "--num_processes=0: expected 1 or more"),
+        (("localhost:1", 2, 2), "--process_id=2: expected 0 to 1"),
+        (("localhost:1", 2, -1), "--process_id=-1: expected 0 to 1"),
+    ],
+    ids=str,
+)
+def test_wrong_flags(given, words):
+    with pytest.raises(UserError, match=words) as caught:
+        distributed.start(*given, connect_timeout=1, heartbeat_timeout=1)
+    assert "\n" not in str(caught.value)
+
+
+def assert_one_line(process, *parts):
+    code, out, err = end(process)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ") and err.count("\n") == 1, err
+    for part in parts:
+        assert part in err
+
+
+def test_nobody_comes(start):
+    port, other, began = free_port(), free_port(), time.monotonic()
+    first = start(*place(port, 2, 0), "--connect_timeout=2")
+    second = start(*place(other, 2, 1), "--connect_timeout=2")
+    assert_one_line(first, f"process 0 of 2 waited 2 s at 127.0.0.1:{port} for the oth")
+    message = f"for process 0 and cannot reach it at 127.0.0.1:{other}"
+    assert_one_line(second, "process 1 of 2 waited 2 s", message)
+    assert time.monotonic() - began < 30
+
+
+def test_one_does_not_come(start):
+    port = free_port()
+    start(*place(port, 3, 0))
+    second = start(*place(port, 3, 1), "--connect_timeout=6")
+    message = f"process 0 is there, at 127.0.0.1:{port}, and not all the rest came"
+    assert_one_line(second, "process 1 of 3 waited 6 s for the others", message)
+
+
+def test_port_is_taken(start):
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        process = start(*place(port, 2, 0))
+        assert_one_line(process, "process 0 of 2", f"port {port}", "is taken")
+
+
+@pytest.mark.parametrize(("killed", "devices"), [(0, 1), (1, 1), (1, 2)])
+def test_the_other_ends_when_one_is_killed(start, killed, devices):
+    """By an exception of the collective, or aborted by JAX, whichever comes first."""
+    processes = start_two(start, "--then=sum", devices=devices)
+    began = time.monotonic()
+    processes[killed].kill()
+    code, _, err = end(processes[1 - killed])
+    assert time.monotonic() - began < 4 + 10  # the heartbeat's time, on a busy machine
+    assert code in (1, -signal.SIGABRT)
+    last = err.splitlines()[-1]
+    assert last.startswith(f"error: process {1 - killed} of 2 "), err
+    assert "another process died" in last
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("fail", 1, "error: process 1 of 2 failed"),
+        ("refuse", 2, "error: --then: expected another"),
+    ],
+)
+def test_a_failure_does_not_wait_for_the_others(start, how, code, words):
+    first, second = start_two(start, f"--then={how}")
+    began = time.monotonic()
+    returned, _, err = end(second)
+    assert time.monotonic() - began < 4
+    assert returned == code and err.splitlines()[-1].startswith(words), err
+    assert ('KeyError: "not the user\'s fault"' in err) == (how == "fail")
+    returned, _, err = end(first)
+    assert returned == -signal.SIGABRT
+    assert err.splitlines()[-1].startswith("error: process 0 of 2 was aborted")
