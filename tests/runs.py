@@ -59,7 +59,12 @@ class Command:
         (folder / "config.py").write_text("\n".join(lines))
 
     def start(
-        self, workdir: Path, *flags: str, script: str | None = None, **options
+        self,
+        workdir: Path,
+        *flags: str,
+        script: str | None = None,
+        environment: dict[str, str] | None = None,
+        **options,
     ) -> subprocess.Popen:
         """Starts it, or a script in its place."""
         return subprocess.Popen(
@@ -74,7 +79,8 @@ class Command:
                 "JAX_PLATFORMS": "cpu",
                 "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiles faster
                 "JAX_COMPILATION_CACHE_DIR": str(self._folder / "cache"),
-            },
+            }
+            | (environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -34,6 +34,7 @@ def main() -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.config import MeshConfig
     from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
+    from diffeq_former.sharding.agreement import is_primary
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
@@ -50,7 +51,8 @@ def main() -> None:
         evaluated = dataclasses.replace(config, model=model)
         figures = make_evaluate(evaluated, dataset, mesh)(run.params)
         line = {"split": SPLIT, "num_steps": steps, **figures}
-        print(json.dumps(line), flush=True)
+        if is_primary():
+            print(json.dumps(line), flush=True)
 
 
 def _models(model) -> list:

@@ -44,6 +44,7 @@ def main() -> None:
     from diffeq_former.config import MeshConfig
     from diffeq_former.generation.sampling import Sampling
     from diffeq_former.generation.text import make_continue
+    from diffeq_former.sharding.agreement import is_primary
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
@@ -59,7 +60,8 @@ def main() -> None:
         seed=_SEED.value,
         **dataclasses.asdict(sampling),
     )
-    print("\n---\n".join(texts))
+    if is_primary():
+        print("\n---\n".join(texts))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 SAMPLES = "samples.txt"
 
+# Settings that change nothing of what is computed: a run may move.
+_OF_THE_MACHINE = ("mesh.", "data.path", "data.num_workers")
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -64,12 +67,17 @@ def check(
 
     Raises:
       UserError: if the folder is of a run with another config (unless that is
-        allowed) or on another dataset, or of no run at all.
+        allowed; the mesh and the reading of data may always change) or on another
+        dataset, or of no run at all.
     """
     if not (workdir / CONFIG).exists():
         return _check_empty(workdir)
     _check_dataset(workdir, dataset)
-    changes = configs.differences(read_config(workdir), config)
+    changes = [
+        change
+        for change in configs.differences(read_config(workdir), config)
+        if not change.startswith(_OF_THE_MACHINE)
+    ]
     if changes and not allow_config_change:
         raise UserError(
             f"{workdir} is a run with another config: {'; '.join(changes)}: use another"

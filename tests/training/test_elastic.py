@@ -1,0 +1,84 @@
+"""A run that goes on with other devices, on another mesh, with other data workers."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from cases import mesh_of
+from prepared import prepare_words
+from runs import tiny_config
+
+from diffeq_former.cli import OK, STOPPED
+from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.training import checkpoint, loop, run_directory, state
+from diffeq_former.training.preemption import StopRequest
+
+NUM_STEPS = 12
+# Devices, mesh, data workers, and the step up to which it goes.
+LIVES = [
+    (8, {"fsdp": 8, "data": 1}, 0, 3),
+    (4, {"fsdp": 2, "tensor": 2}, 2, 7),
+    (2, {"sequence": 2}, 0, 9),
+    (8, {"fsdp": 2, "tensor": 2}, 1, NUM_STEPS),
+]
+
+
+class StopAt(StopRequest):
+    """Is asked once before each step."""
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self._left = steps
+
+    def __call__(self) -> bool:
+        if self._left == 0:
+            self.signal = "SIGTERM"
+        self._left -= 1
+        return self.signal is not None
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
+
+
+@pytest.fixture(scope="module")
+def config(dataset):
+    config = tiny_config(dataset, num_steps=NUM_STEPS, batch_size=24, eval_every=12)
+    assert NUM_STEPS * 24 > len(dataset.rows("train")), "through the end of an epoch"
+    model = dataclasses.replace(config.model, vocab_size=258)
+    return run_directory.fit(dataclasses.replace(config, model=model), dataset)
+
+
+def train(config, workdir, dataset, mesh, stop):
+    def evaluate(params, should_stop):
+        return make_evaluate(config, dataset, mesh)(params)
+
+    judges = loop.Judges(evaluate=evaluate, sample=None)
+    return loop.train(config, workdir, dataset, mesh, judges, stop)
+
+
+def last_state(workdir, config):
+    abstract = state.abstract(config, mesh_of())
+    return checkpoint.restore_latest(workdir / "checkpoints", abstract)[:2]
+
+
+@pytest.mark.slow
+def test_a_run_moves_between_machines(config, dataset, tmp_path):
+    alone, moving = tmp_path / "alone", tmp_path / "moving"
+    assert train(config, alone, dataset, mesh_of(), StopRequest()) == OK
+    done = 0
+    for num_devices, axes, num_workers, until in LIVES:
+        mesh = mesh_of(num_devices, **({"data": -1} | axes))
+        data = dataclasses.replace(config.data, num_workers=num_workers)
+        lived = dataclasses.replace(config, data=data)
+        stop = StopAt(until - done) if until < NUM_STEPS else StopRequest()
+        code = train(lived, moving, dataset, mesh, stop)
+        assert code == (STOPPED if until < NUM_STEPS else OK)
+        done = until
+    (ours, our_loss), (theirs, their_loss) = (
+        last_state(workdir, config) for workdir in (moving, alone)
+    )
+    assert our_loss == pytest.approx(their_loss, rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours, theirs)
