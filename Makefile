@@ -1,5 +1,5 @@
 # make demo    trains a small model on the text of Python's standard library
-# make test    runs the tests
+# make test    runs the tests; make test-all those as well that take long
 # make lint    checks format and style
 #
 # Each makes its own virtual environment first, one for each version of Python:
@@ -15,13 +15,19 @@ $(error $(PYTHON) is Python $(or $(VERSION),of unknown version); \
 3.11, 3.12 or 3.13 is needed: name one with PYTHON=/path/to/python3.12)
 endif
 
-.PHONY: demo test lint install
+PYTEST = $(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 \
+    --dist=loadfile
+
+.PHONY: demo test test-all lint install
 
 demo: install
 	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
 
 test: install
-	$(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+	$(PYTEST)
+
+test-all: install
+	$(PYTEST) -m ""
 
 lint: install
 	$(VENV)/bin/ruff format --check .

@@ -29,7 +29,7 @@ ALLOWED = {
     "sharding": set(),
     "models": {"ode"},
     "training": {"models", "ode", "data", "sharding"},
-    "generation": {"models"},
+    "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
     "conversion": {"models"},
 }

@@ -31,11 +31,11 @@ def dataset(tmp_path_factory):
     return dataset
 
 
-def evaluate(model, dataset, params, batch_size=8, devices=1, micro_batches=1):
+def evaluate(model, dataset, params, batch_size=8, micro_batches=1, **mesh):
     training = TrainingConfig(
         batch_size=batch_size, num_micro_batches=micro_batches, loss_chunk=4
     )
-    mesh = mesh_of(devices)
+    mesh = mesh_of(**mesh)
     config = Config(model=model, training=training)
     return make_evaluate(config, dataset, mesh)(params)
 
@@ -98,7 +98,8 @@ def test_batches_change_nothing(dataset):
         {"batch_size": 1},
         {"batch_size": 3},
         {"batch_size": 8},
-        {"batch_size": 10, "micro_batches": 2, "devices": 8},
+        {"batch_size": 10, "micro_batches": 2, "num_devices": 8},
+        {"num_devices": 8, "fsdp": 2, "sequence": 2, "tensor": 1},
     ):
         assert evaluate(SHARED, dataset, params, **options) == {
             name: pytest.approx(value, rel=1e-6) for name, value in whole.items()

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from cases import TINY, mesh_of, name, params_of
 
+from diffeq_former.config import Config
 from diffeq_former.errors import UserError
 from diffeq_former.generation.generate import SHORTEST_BUCKET, Generator
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.training import state
 
 EOT = 3
 PROMPTS = [[5, 6, 7], [], [8, 9, 10, 11, 12, 13, 14, 15, 16], [4]]
@@ -58,6 +60,15 @@ def test_greedy_equals_the_full_forward_pass(config):
         params, PROMPTS, max_new_tokens=num_new, temperature=0.0, eot=EOT
     )
     assert ours == [reference(config, params, p, num_new) for p in PROMPTS]
+
+
+def test_a_mesh_generates_the_same(generate):
+    mesh = mesh_of(8, fsdp=2, tensor=2)
+    places = state.shardings(Config(model=CONFIG), mesh).params
+    params = jax.device_put(params_of(CONFIG), places)
+    options = {"max_new_tokens": 9, **SAMPLED}
+    ours = Generator(CONFIG, mesh).generate(params, PROMPTS, eot=EOT, **options)
+    assert ours == generate(PROMPTS, **options)
 
 
 @pytest.fixture(scope="module")
