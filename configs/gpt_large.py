@@ -30,6 +30,6 @@ def get_config():
     config.optimizer.eps = 1e-6
     config.training.num_steps = 40000  # x 256 x 1024 = 10.5e9 tokens
     config.training.batch_size = 256
-    config.training.num_micro_batches = 16  # 16 sequences at a time
+    config.training.per_device_batch_size = 16
     config.training.eval_every = 500
     return config

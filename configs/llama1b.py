@@ -8,9 +8,10 @@ Baseline, the Llama of that size: --config.model.weights=layer_table
 --config.model.solver=lie_trotter. As the authors' code computes it:
 --config.model.chain_norms=True --config.model.initialization=authors
 
-Hardware: GPUs with 140 GB. 6.64e9 parameters x 16 bytes (values, gradients, two
-moments) = 106 GB on each, which leaves little for activations: hence the full
-rematerialisation and 32 micro-batches.
+Hardware: one GPU with 140 GB, or several that share the 106 GB of parameters (6.64e9 x
+16 bytes: values, gradients, two moments), which the axis fsdp of the mesh cuts; tools/
+plan.py tells what fits. More than 256 devices need --config.mesh.tensor or sequence too,
+or a larger batch, as each takes at least one of the 256 sequences.
 Time: 6 x 1.14e9 weights + 12 x 16 x 2048 x 2048 for attention = 7.6 GFLOP a token,
 x 21e9 tokens = 1.6e20 FLOP, a third more with rematerialisation: 19 hours at 40 % of
 989 TFLOP/s on eight H200.
@@ -37,6 +38,8 @@ def get_config():
     config.optimizer.weight_decay = 1e-5
     config.training.num_steps = 40000  # x 256 x 2048 = 21e9 tokens
     config.training.batch_size = 256
-    config.training.num_micro_batches = 32  # 8 sequences at a time
+    config.training.per_device_batch_size = 8
     config.training.eval_every = 500
+    config.mesh.data = 1
+    config.mesh.fsdp = -1
     return config

@@ -121,7 +121,9 @@ class OptimizerConfig:
 class TrainingConfig:
     num_steps: int = 20000  # optimizer steps
     batch_size: int = 512  # sequences an optimizer step, over all devices
-    num_micro_batches: int = 1  # gradient accumulation, in table space
+    # Sequences that a device computes at once; 0: all of its share of the batch. Fewer
+    # than that: gradients are accumulated, in table space.
+    per_device_batch_size: int = 0
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
     max_bad_steps: int = 10  # non-finite steps in a row that end the run

@@ -42,17 +42,13 @@ def _validate_optimizer(c: OptimizerConfig) -> None:
 
 def _validate_training(c: TrainingConfig) -> None:
     for name in (
-        "num_steps batch_size num_micro_batches loss_chunk max_bad_steps "
+        "num_steps batch_size loss_chunk max_bad_steps "
         "log_every eval_every checkpoint_every keep_latest"
     ).split():
         value = getattr(c, name)
         require(value >= 1, f"training.{name}", "1 or more", value)
-    require(
-        c.batch_size % c.num_micro_batches == 0,
-        "training.num_micro_batches",
-        f"a divisor of training.batch_size ({c.batch_size})",
-        c.num_micro_batches,
-    )
+    rows = c.per_device_batch_size
+    require(rows >= 0, "training.per_device_batch_size", "0 (all) or more", rows)
 
 
 def _validate_mesh(c: MeshConfig) -> None:

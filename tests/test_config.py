@@ -90,14 +90,14 @@ REFUSALS = [
         "save_weights saves weights that a step generates; set model.generate_weights",
     ),
     (
-        {"training.batch_size": 10, "training.num_micro_batches": 4},
-        "num_micro_batches: expected a divisor of training.batch_size (10), got 4",
+        {"training.per_device_batch_size": -1},
+        "per_device_batch_size: expected 0 (all) or more, got -1",
     ),
 ]
 RANGES = {
     "model": "num_layers d_model num_heads vocab_size max_len time_embed_dim "
     "num_frequencies",
-    "training": "num_steps batch_size num_micro_batches loss_chunk max_bad_steps "
+    "training": "num_steps batch_size loss_chunk max_bad_steps "
     "log_every eval_every checkpoint_every keep_latest",
 }
 

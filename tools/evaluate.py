@@ -104,7 +104,7 @@ def _with_batch_size(config):
     if size < 1:
         raise UserError(f"--batch_size: expected 1 or more, got {size}")
     training = dataclasses.replace(
-        config.training, batch_size=size, num_micro_batches=1
+        config.training, batch_size=size, per_device_batch_size=0
     )
     return dataclasses.replace(config, training=training)
 

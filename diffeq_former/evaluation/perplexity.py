@@ -20,6 +20,7 @@ from diffeq_former.sharding.mesh import (
     num_row_shares,
     on_mesh,
     replicated,
+    rows_at_once,
     rows_of_process,
     shard_batch,
 )
@@ -51,8 +52,7 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
     devices can share it. Its size changes no figure: sums go over the whole split.
     """
     split, shares = dataset.split(SPLIT), num_row_shares(mesh)
-    rows = config.training.batch_size // config.training.num_micro_batches
-    batch_size = -(-rows // shares) * shares
+    batch_size = -(-rows_at_once(config.training, mesh) // shares) * shares
     num_batches = -(-split.rows // batch_size)
     places = rows_of_process(mesh, batch_size)
     tabulate, sum_batch = _compile(config, mesh)

@@ -5,6 +5,7 @@ B batch, L length.
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterator
 
 import flax.linen as nn
@@ -13,7 +14,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from diffeq_former.config import Config, MeshConfig
+from diffeq_former.config import Config, MeshConfig, TrainingConfig
 from diffeq_former.errors import UserError
 from diffeq_former.sharding.rules import DATA, FSDP, MESH_AXES, RULES, SEQUENCE, TENSOR
 
@@ -111,6 +112,13 @@ def num_row_shares(mesh: Mesh) -> int:
     return mesh.shape[DATA] * mesh.shape[FSDP]
 
 
+def rows_at_once(c: TrainingConfig, mesh: Mesh) -> int:
+    """Rows that all devices compute together: those of a micro-batch."""
+    return min(
+        c.batch_size, c.per_device_batch_size * num_row_shares(mesh) or sys.maxsize
+    )
+
+
 def rows_of_process(mesh: Mesh, batch_size: int) -> list[int]:
     """The rows of a global batch that this process's devices hold, in order."""
     places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
@@ -158,10 +166,14 @@ def check_fits(config: Config, mesh: Mesh, seq_len: int) -> None:
 
 def _check_rows(config: Config, mesh: Mesh) -> None:
     c, shares = config.training, num_row_shares(mesh)
-    multiple = shares * c.num_micro_batches
-    if c.batch_size % multiple:
+    if c.batch_size % shares:
         raise UserError(
-            f"config.training.batch_size: expected a multiple of {multiple} ({shares} "
-            f"devices along data and fsdp times {c.num_micro_batches} micro-batches), "
-            f"got {c.batch_size}"
+            f"config.training.batch_size: expected a multiple of {shares}, the devices"
+            f" along data and fsdp, got {c.batch_size}"
+        )
+    if c.batch_size % rows_at_once(c, mesh):
+        raise UserError(
+            "config.training.per_device_batch_size: expected 0 or a divisor of"
+            f" {c.batch_size // shares} (batch_size {c.batch_size} over {shares}"
+            f" devices along data and fsdp), got {c.per_device_batch_size}"
         )

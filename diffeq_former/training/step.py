@@ -12,7 +12,12 @@ from jax.sharding import Mesh
 
 from diffeq_former.config import Config
 from diffeq_former.models.partition import constrain
-from diffeq_former.sharding.mesh import batch_sharding, on_mesh, replicated
+from diffeq_former.sharding.mesh import (
+    batch_sharding,
+    on_mesh,
+    replicated,
+    rows_at_once,
+)
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.metrics import norms
 from diffeq_former.training.schedules import make_schedule
@@ -28,11 +33,14 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     finite, parameters and optimizer stay as they were and the state counts it.
     """
     optimizer = optimizer_of(config)
+    num_micro_batches = config.training.batch_size // rows_at_once(
+        config.training, mesh
+    )
     schedule = make_schedule(config.optimizer, config.training.num_steps)
 
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        batches_MBL = _micro_batches(config, batch_BL)
+        batches_MBL = _micro_batches(batch_BL, num_micro_batches)
         losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         gradient_norms = norms("grad_norm", gradients)
@@ -60,9 +68,8 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     return on_mesh(mesh, step)
 
 
-def _micro_batches(config: Config, batch_BL: dict) -> dict:
+def _micro_batches(batch_BL: dict, M: int) -> dict:
     """Rows m, m + M, m + 2M, ... are micro-batch m: each device splits its own rows."""
-    M = config.training.num_micro_batches
 
     def split(x_BL):
         x_MBL = jnp.swapaxes(x_BL.reshape(-1, M, x_BL.shape[1]), 0, 1)

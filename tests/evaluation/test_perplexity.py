@@ -31,9 +31,9 @@ def dataset(tmp_path_factory):
     return dataset
 
 
-def evaluate(model, dataset, params, batch_size=8, micro_batches=1, **mesh):
+def evaluate(model, dataset, params, batch_size=8, at_once=0, **mesh):
     training = TrainingConfig(
-        batch_size=batch_size, num_micro_batches=micro_batches, loss_chunk=4
+        batch_size=batch_size, per_device_batch_size=at_once, loss_chunk=4
     )
     mesh = mesh_of(**mesh)
     config = Config(model=model, training=training)
@@ -98,7 +98,7 @@ def test_batches_change_nothing(dataset):
         {"batch_size": 1},
         {"batch_size": 3},
         {"batch_size": 8},
-        {"batch_size": 10, "micro_batches": 2, "num_devices": 8},
+        {"batch_size": 16, "at_once": 1, "num_devices": 8},
         {"num_devices": 8, "fsdp": 2, "sequence": 2, "tensor": 1},
     ):
         assert evaluate(SHARED, dataset, params, **options) == {

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from diffeq_former.config import Config, ModelConfig, TrainingConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.sharding.collectives import sent_bytes
-from diffeq_former.sharding.mesh import batch_sharding, layout
+from diffeq_former.sharding.mesh import batch_sharding, layout, num_row_shares
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
@@ -44,11 +44,15 @@ QUICK = ("fsdp", "data-fsdp-tensor")
 
 @functools.cache
 def sent_by_step(mesh: str, block: str, M: int = 1, **model) -> dict[str, float]:
+    devices = mesh_of(8, **MESHES[mesh])
     config = Config(
         model=dataclasses.replace(MODEL, block=block, **model),
-        training=TrainingConfig(batch_size=ROWS, num_micro_batches=M, loss_chunk=8),
+        training=TrainingConfig(
+            batch_size=ROWS,
+            per_device_batch_size=ROWS // num_row_shares(devices) // M,
+            loss_chunk=8,
+        ),
     )
-    devices = mesh_of(8, **MESHES[mesh])
     tokens = jax.ShapeDtypeStruct((ROWS, L), np.int32, sharding=batch_sharding(devices))
     step = make_train_step(config, devices).__wrapped__
     with layout(devices):

@@ -60,14 +60,14 @@ def test_each_device_gets_its_rows():
         (
             {},
             {"batch_size": 12},
-            "config.training.batch_size: expected a multiple of 8 (8 devices along data"
-            " and fsdp times 1 micro-batches), got 12",
+            "config.training.batch_size: expected a multiple of 8, the devices along"
+            " data and fsdp, got 12",
         ),
         (
             {"fsdp": 2, "tensor": 2},
-            {"batch_size": 6, "num_micro_batches": 2},
-            "config.training.batch_size: expected a multiple of 8 (4 devices along data"
-            " and fsdp times 2 micro-batches), got 6",
+            {"batch_size": 24, "per_device_batch_size": 4},
+            "config.training.per_device_batch_size: expected 0 or a divisor of 6"
+            " (batch_size 24 over 4 devices along data and fsdp), got 4",
         ),
         (
             {"fsdp": 8},

@@ -12,7 +12,7 @@ from cases import TINY, mesh_of, params_of
 from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.sharding.mesh import shard_batch
+from diffeq_former.sharding.mesh import num_row_shares, shard_batch
 from diffeq_former.sharding.rules import RULES
 from diffeq_former.training import state
 from diffeq_former.training.state import TrainState
@@ -33,9 +33,7 @@ SOLVER_OF = {"hypernetwork": "euler", "layer_table": "lie_trotter", "shared": "s
 every_mesh = pytest.mark.parametrize("mesh", MESHES)
 
 
-def config_of(
-    block: str, weights: str, num_micro_batches: int = 1, chunk: int = 4
-) -> Config:
+def config_of(block: str, weights: str, at_once: int = 0, chunk: int = 4) -> Config:
     model = {"block": block, "weights": weights, "solver": SOLVER_OF[weights]}
     return Config(
         model=dataclasses.replace(TINY, num_layers=2, num_heads=8, **model),
@@ -45,7 +43,7 @@ def config_of(
             warmup_fraction=0.0, learning_rate=0.1, eps=1e-2, clip_norm=0.0
         ),
         training=TrainingConfig(
-            batch_size=ROWS, num_micro_batches=num_micro_batches, loss_chunk=chunk
+            batch_size=ROWS, per_device_batch_size=at_once, loss_chunk=chunk
         ),
     )
 
@@ -83,11 +81,13 @@ def cases():
 
 @pytest.mark.parametrize("mesh, block, weights", list(cases()))
 def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
-    num_micro_batches = 1 if mesh in ("fsdp", "sequence") else 2
-    chunk = 8 if mesh == "sequence" else 4
-    config = config_of(block, weights, num_micro_batches, chunk)
-    after, metrics = step_on(mesh_of(8, **MESHES[mesh]), config)
-    expected, expected_metrics = step_on_one_device(config)
+    devices, chunk = mesh_of(8, **MESHES[mesh]), 8 if mesh == "sequence" else 4
+    at_once = (
+        0 if mesh in ("fsdp", "sequence") else ROWS // num_row_shares(devices) // 2
+    )
+    config = config_of(block, weights, at_once, chunk)
+    after, metrics = step_on(devices, config)
+    expected, expected_metrics = step_on_one_device(config_of(block, weights))
     leaves = jax.tree.leaves_with_path(after)
     for (path, found), wanted in zip(leaves, jax.tree.leaves(expected), strict=True):
         atol = 1e-5 * max(np.abs(wanted).max(), 1e-3)

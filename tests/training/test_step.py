@@ -19,7 +19,7 @@ CONFIG = Config(
         TINY, weights="layer_table", solver="lie_trotter", dropout=0.1
     ),
     optimizer=OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.0),
-    training=TrainingConfig(batch_size=16, num_micro_batches=2, num_steps=60),
+    training=TrainingConfig(batch_size=16, per_device_batch_size=1, num_steps=60),
 )
 
 
