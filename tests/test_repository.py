@@ -38,7 +38,9 @@ def test_readme_is_short():
 def test_links_and_named_files_exist(document):
     text = document.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    files = re.findall(r"(?:tools|configs|docs|tests|diffeq_former)/[\w/.]*\w", text)
+    files = re.findall(
+        r"(?:tools|configs|docs|tests|launch|diffeq_former)/[\w/.]*\w", text
+    )
     for name in links:
         assert (document.parent / name).exists(), name
     for name in files:
