@@ -192,7 +192,7 @@ def test_manifest_of_gpus_tells_the_place():
 
 
 def test_manifest_of_tpus_has_a_whole_slice():
-    manifest = yaml.safe_load((LAUNCH / "gke_jobset_tpu.yaml").read_text())
+    manifest = yaml.safe_load((LAUNCH / "gke_jobset.yaml").read_text())
     [replicated] = manifest["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     pod = job["template"]["spec"]
