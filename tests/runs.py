@@ -64,17 +64,23 @@ class Command:
         *flags: str,
         script: str | None = None,
         environment: dict[str, str] | None = None,
+        launcher: int = 0,
         **options,
     ) -> subprocess.Popen:
-        """Starts it, or a script in its place."""
+        """Starts it, a script in its place, or the launcher with so many processes."""
+        command = [sys.executable, "-m", "diffeq_former.main"]
+        if script:
+            command[1:] = ["-c", script]
+        if launcher:
+            command = [f"{ROOT}/launch/local.sh", str(launcher)]
         return subprocess.Popen(
             [
-                sys.executable,
-                *(("-c", script) if script else ("-m", "diffeq_former.main")),
+                *command,
                 *(f"--config={self._folder}/config.py", f"--workdir={workdir}", *flags),
             ],
             env=os.environ
             | {
+                "PYTHON": sys.executable,
                 "PYTHONPATH": str(ROOT),
                 "JAX_PLATFORMS": "cpu",
                 "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiles faster

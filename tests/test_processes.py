@@ -9,6 +9,7 @@ import time
 
 import jax
 import numpy as np
+import psutil
 import pytest
 from cases import mesh_of
 from prepared import prepare_words
@@ -184,6 +185,25 @@ def test_when_one_is_killed_the_others_end(command, config, folder, alone, victi
     assert last_line.startswith(f"error: process {1 - victim} of 2 ")
     assert "another process died" in last_line
     run(command, workdir, 2)
+    assert_same_run(workdir, alone, config)
+
+
+@pytest.mark.slow
+def test_the_launcher_starts_all_again_when_one_is_killed(
+    command, config, folder, alone
+):
+    workdir = folder / "launched"
+    environment = {"JAX_NUM_CPU_DEVICES": "4", "RESTART_PAUSE": "0"}
+    launcher = command.start(workdir, environment=environment, launcher=2)
+    wait_for_step(workdir, 4, [launcher])
+    [victim] = (
+        process
+        for process in psutil.Process(launcher.pid).children(recursive=True)
+        if "--process_id=1" in process.cmdline()
+    )
+    victim.kill()
+    [result] = ends([launcher])
+    assert result.returncode == 0, result.stderr
     assert_same_run(workdir, alone, config)
 
 
