@@ -106,6 +106,9 @@ class OptimizerConfig:
     b1: float = 0.9  # decay of Adam's mean of gradients
     b2: float = 0.95  # decay of Adam's mean of squared gradients
     eps: float = 1e-8  # added to the root of the latter
+    mu_dtype: str = "float32"  # in which the mean is kept: float32 | bfloat16
+    nu_dtype: str = "float32"  # and the mean of squares
+    factored_bank: bool = False  # mean of squares of the bank: by rows and columns only
     weight_decay: float = 0.1  # times the learning rate, each step
     decay_mask: str = "matrices"  # matrices | embeddings (as released) | all
     clip_norm: float = 1.0  # 0: no clipping
@@ -121,9 +124,8 @@ class OptimizerConfig:
 class TrainingConfig:
     num_steps: int = 20000  # optimizer steps
     batch_size: int = 512  # sequences an optimizer step, over all devices
-    # Sequences that a device computes at once; 0: all of its share of the batch. Fewer
-    # than that: gradients are accumulated, in table space.
-    per_device_batch_size: int = 0
+    # Fewer than a device's share of the batch: gradients are accumulated.
+    per_device_batch_size: int = 0  # sequences that it computes at once; 0: its share
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
     max_bad_steps: int = 10  # non-finite steps in a row that end the run

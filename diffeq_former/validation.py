@@ -19,6 +19,10 @@ def validate(config: Config) -> None:
     _validate_mesh(config.mesh)
 
 
+# bfloat16 has 8 bits: it cannot tell x from 0.998 x.
+COARSEST_B2 = 0.99
+
+
 def _validate_optimizer(c: OptimizerConfig) -> None:
     require(c.learning_rate > 0, "optimizer.learning_rate", "above 0", c.learning_rate)
     for name in ("warmup_fraction", "decay_fraction", "final_fraction"):
@@ -38,6 +42,15 @@ def _validate_optimizer(c: OptimizerConfig) -> None:
         c.decay_fraction,
     )
     require_member("optimizer.decay_mask", c.decay_mask, DECAY_MASKS)
+    for name in ("mu_dtype", "nu_dtype"):
+        require_member(f"optimizer.{name}", getattr(c, name), ("float32", "bfloat16"))
+    require(
+        c.nu_dtype == "float32" or c.b2 <= COARSEST_B2,
+        "optimizer.nu_dtype",
+        f"float32 with b2 above {COARSEST_B2} (in bfloat16 a decay of 1 - b2 ="
+        f" {1 - c.b2:.2g} is rounded away)",
+        c.nu_dtype,
+    )
 
 
 def _validate_training(c: TrainingConfig) -> None:

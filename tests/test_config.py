@@ -18,6 +18,7 @@ from diffeq_former.config import (
     to_config_dict,
 )
 from diffeq_former.errors import UserError
+from diffeq_former.sharding.rules import MESH_AXES
 from diffeq_former.training.parameter_groups import GROUPS
 
 PACKAGE = Path(config_module.__file__).parent
@@ -88,6 +89,10 @@ REFUSALS = [
     (
         {"model.remat": "save_weights"},
         "save_weights saves weights that a step generates; set model.generate_weights",
+    ),
+    (
+        {"optimizer.nu_dtype": "bfloat16", "optimizer.b2": 0.999},
+        "nu_dtype: expected float32 with b2 above 0.99 (in bfloat16 a decay of 1 - b2",
     ),
     (
         {"training.per_device_batch_size": -1},
@@ -180,7 +185,7 @@ def test_every_field_is_used():
         for field in dataclasses.fields(cls)
     }
     assert len(names) > 50
-    read = {f"{group}_multiplier" for group in GROUPS}
+    read = {f"{group}_multiplier" for group in GROUPS} | set(MESH_AXES)
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):

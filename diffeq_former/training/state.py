@@ -49,18 +49,34 @@ def abstract(config: Config, mesh: Mesh) -> TrainState:
 
 
 def shardings(config: Config, mesh: Mesh) -> TrainState:
-    """Where each array of the state lies: Adam's moments with their parameters."""
+    """Where each array of the state lies: Adam's moments with their parameters.
+
+    Factored moments are small, and everywhere.
+    """
     boxed = jax.eval_shape(lambda: _init_boxed(config.model, config.seed))
     params, everywhere = parameter_shardings(boxed, mesh), replicated(mesh)
-    optimizer = optimizer_of(config)
-    opt_state = optax.tree.map_params(
-        optimizer,
-        lambda _, where: where,
-        jax.eval_shape(lambda: _init(config)).opt_state,
-        params,
-        transform_non_params=lambda _: everywhere,
-    )
+    shapes = jax.eval_shape(lambda: _init(config))
+    like = {
+        _names(path): (x.shape, where)
+        for (path, x), where in zip(
+            jax.tree.leaves_with_path(shapes.params),
+            jax.tree.leaves(params),
+            strict=True,
+        )
+    }
+
+    def place(path, x):
+        shape, where = like.get(_names(path), (None, everywhere))
+        return where if shape == x.shape else everywhere
+
+    opt_state = jax.tree_util.tree_map_with_path(place, shapes.opt_state)
     return TrainState(everywhere, params, opt_state, everywhere, everywhere)
+
+
+def _names(path) -> tuple[str, ...]:
+    """The names in a path, which in the optimizer's state are those of a parameter."""
+    keys = (getattr(entry, "key", None) for entry in path)
+    return tuple(key for key in keys if isinstance(key, str))
 
 
 def optimizer_of(config: Config) -> optax.GradientTransformation:

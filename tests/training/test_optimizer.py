@@ -166,3 +166,60 @@ def test_state_is_a_tree_of_arrays():
     state = make_optimizer(OptimizerConfig(), 10, params).init(params)
     assert jax.tree.leaves(state)
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
+
+
+def products(seed: int, stddev: float = 1.0) -> dict:
+    """A bank [E, D, F] whose entries are products of one number for each index."""
+    random = np.random.default_rng(seed)
+    factors = (random.normal(0, stddev, n) for n in (2, 5, 7))
+    bank = np.einsum("e,d,f->edf", *factors)
+    tree = {"weights": {"up": {"bank": bank, "base": bank[0]}}}
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
+def moved(c: OptimizerConfig, gradients: list[dict]) -> tuple[dict, dict]:
+    """The sum of the updates, and the state after them."""
+    params = jax.tree.map(jnp.zeros_like, gradients[0])
+    optimizer = make_optimizer(c, 100, params)
+    state = optimizer.init(params)
+    for gradient in gradients:
+        update, state = optimizer.update(gradient, state, params)
+        params = jax.tree.map(jnp.add, params, update)
+    return params, state
+
+
+def test_factored_squares_of_products_are_adams():
+    """Squares of products have rank 1: rows and columns say all. So with equal ones."""
+    c = dataclasses.replace(CONSTANT, weight_decay=0.0, eps=1e-30, b1=0.6, b2=0.8)
+    gradients = [jax.tree.map(lambda g, k=k: g * k, products(0)) for k in (1, 1, 1)]
+    full, full_state = moved(c, gradients)
+    factored, state = moved(dataclasses.replace(c, factored_bank=True), gradients)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), factored, full
+    )
+    sizes = [sum(x.size for x in jax.tree.leaves(s)) for s in (full_state, state)]
+    assert sizes[0] - sizes[1] > 2 * 5 * 7 - 2 * (5 + 7) - 10
+
+
+def test_factored_squares_average_with_b2():
+    """Second of two gradients g and 2 g: squares (b2 + 4) / (1 + b2) g^2."""
+    c = dataclasses.replace(CONSTANT, weight_decay=0.0, b1=0.0, b2=0.8)
+    c = dataclasses.replace(c, factored_bank=True)
+    one, two = products(0), jax.tree.map(lambda g: 2 * g, products(0))
+    first, both = moved(c, [one])[0], moved(c, [one, two])[0]
+    found = (both["weights"]["up"]["bank"] - first["weights"]["up"]["bank"]) / -0.1
+    expected = np.sign(one["weights"]["up"]["bank"]) * 2 / np.sqrt((0.8 + 4) / 1.8)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("factored", [False, True])
+def test_moments_in_bfloat16(factored):
+    gradients = [products(seed) for seed in range(5)]
+    c = dataclasses.replace(CONSTANT, factored_bank=factored)
+    short = dataclasses.replace(c, mu_dtype="bfloat16", nu_dtype="bfloat16")
+    expected, found = moved(c, gradients)[0], moved(short, gradients)
+    kept = {x.dtype for x in jax.tree.leaves(found[1]) if x.ndim > 1}
+    assert jnp.dtype("bfloat16") in kept
+    for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == jnp.float32
+        assert 0 < np.abs(a - b).max() < 0.02 * np.abs(b).max()
