@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 
 from diffeq_former.config import MeshConfig, ModelConfig
@@ -65,6 +66,14 @@ def _allowed(combinations, fixed: dict) -> list[ModelConfig]:
         if is_allowed(config):
             configs[config] = None
     return list(configs)
+
+
+def in_two_lots(cases, is_quick) -> list:
+    """Parameters of a test, of which those that are not quick are left out at first."""
+    return [
+        pytest.param(case, marks=[] if is_quick(case) else pytest.mark.slow)
+        for case in cases
+    ]
 
 
 def is_allowed(config: ModelConfig) -> bool:

@@ -6,7 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, allowed, allowed_in_turn, name, params_of, tokens_of
+from cases import (
+    TINY,
+    allowed,
+    allowed_in_turn,
+    in_two_lots,
+    name,
+    params_of,
+    tokens_of,
+)
 
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
@@ -102,7 +110,12 @@ def close(a, b, atol=2e-5):
 
 
 @pytest.mark.parametrize(
-    "config", allowed_in_turn(generate_weights="per_step"), ids=name
+    "config",
+    in_two_lots(
+        allowed_in_turn(generate_weights="per_step"),
+        lambda config: config.weights == "hypernetwork",
+    ),
+    ids=name,
 )
 def test_tabulated_equals_per_step(config):
     tabulated = dataclasses.replace(config, generate_weights="tabulated")
@@ -149,7 +162,7 @@ def test_a_hypernetwork_with_zero_banks_is_shared(config):
     close(logits_of(config, shared, tokens_BL), logits_of(varying, params, tokens_BL))
 
 
-@pytest.fixture(scope="module", params=BLOCKS)
+@pytest.fixture(scope="module", params=in_two_lots(BLOCKS, "gpt".__eq__))
 def without_remat(request):
     config = dataclasses.replace(TINY, block=request.param, dropout=0.1)
     return config, loss_and_grads(*dropped_case(config))
