@@ -37,14 +37,15 @@ def rows_apart(function: Callable) -> Callable:
 
     Each share is computed where it lies; so the function sees rows that are whole.
     """
-    axes = _row_axes()
+    if not (axes := _row_axes()):
+        return jax.vmap(function)
     rules = dict(nn.get_logical_axis_rules()) | {"batch": None}
 
     def apart(*arguments):
         with nn.logical_axis_rules(tuple(rules.items())):
             return function(*arguments)
 
-    mapped = jax.vmap(apart, spmd_axis_name=axes or None)
+    mapped = jax.vmap(apart, spmd_axis_name=axes)
 
     def constrained(*arguments):
         results = mapped(*arguments)

@@ -57,7 +57,7 @@ def test_a_batch_is_learned(train_step, batch):
         state, metrics = train_step(state, batch)
         losses.append(float(metrics["loss"]))
     assert losses[0] == pytest.approx(np.log(TINY.vocab_size), rel=0.02)
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]  # with dropout
     assert int(state.step) == CONFIG.training.num_steps
 
 
