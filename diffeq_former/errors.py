@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterable
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -17,3 +18,14 @@ class DiskFullError(UserError):
 def is_disk_full(error: Exception) -> bool:
     """Whether it says so: libraries report the system's error only in words."""
     return any(os.strerror(code) in str(error) for code in _DISK_FULL)
+
+
+def require_member(field: str, value: str, members: Iterable[str]) -> None:
+    """Raises UserError unless a field of the config is one of these."""
+    require(value in members, field, "one of " + ", ".join(members), value)
+
+
+def require(condition: bool, field: str, expected: str, value: object) -> None:
+    """Raises UserError, naming a field of the config, unless the condition holds."""
+    if not condition:
+        raise UserError(f"config.{field}: expected {expected}, got {value!r}")

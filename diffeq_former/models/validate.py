@@ -1,7 +1,7 @@
 """Which model settings fit together, and why others do not."""
 
-from diffeq_former.config import ModelConfig, require, require_member
-from diffeq_former.errors import UserError
+from diffeq_former.config import ModelConfig
+from diffeq_former.errors import UserError, require, require_member
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
 from diffeq_former.models.weight_sources import SOURCES

@@ -1,0 +1,66 @@
+"""Which settings fit together, and why others do not. Models: models/validate.py."""
+
+import dataclasses
+
+from diffeq_former.config import Config, MeshConfig, OptimizerConfig, TrainingConfig
+from diffeq_former.errors import UserError, require, require_member
+from diffeq_former.models.validate import validate_model
+
+SCHEDULES = ("constant", "linear", "cosine", "wsd")
+DECAY_MASKS = ("matrices", "embeddings", "all")
+
+
+def validate(config: Config) -> None:
+    """Raises UserError with the reason if the settings do not fit together."""
+    require(0 <= config.seed < 2**32, "seed", "in [0, 2**32)", config.seed)
+    validate_model(config.model)
+    _validate_optimizer(config.optimizer)
+    _validate_training(config.training)
+    _validate_mesh(config.mesh)
+
+
+def _validate_optimizer(c: OptimizerConfig) -> None:
+    require(c.learning_rate > 0, "optimizer.learning_rate", "above 0", c.learning_rate)
+    for name in ("warmup_fraction", "decay_fraction", "final_fraction"):
+        value = getattr(c, name)
+        require(0 <= value <= 1, f"optimizer.{name}", "in [0, 1]", value)
+    for name in ("b1", "b2"):
+        value = getattr(c, name)
+        require(0 <= value < 1, f"optimizer.{name}", "in [0, 1)", value)
+    for name in ("eps", "weight_decay", "clip_norm"):
+        value = getattr(c, name)
+        require(value >= 0, f"optimizer.{name}", "0 or more", value)
+    require_member("optimizer.schedule", c.schedule, SCHEDULES)
+    require(
+        c.schedule != "wsd" or c.warmup_fraction + c.decay_fraction <= 1,
+        "optimizer.decay_fraction",
+        f"at most 1 - warmup_fraction ({c.warmup_fraction}) with wsd",
+        c.decay_fraction,
+    )
+    require_member("optimizer.decay_mask", c.decay_mask, DECAY_MASKS)
+
+
+def _validate_training(c: TrainingConfig) -> None:
+    for name in (
+        "num_steps batch_size num_micro_batches loss_chunk max_bad_steps "
+        "log_every eval_every checkpoint_every keep_latest"
+    ).split():
+        value = getattr(c, name)
+        require(value >= 1, f"training.{name}", "1 or more", value)
+    require(
+        c.batch_size % c.num_micro_batches == 0,
+        "training.num_micro_batches",
+        f"a divisor of training.batch_size ({c.batch_size})",
+        c.num_micro_batches,
+    )
+
+
+def _validate_mesh(c: MeshConfig) -> None:
+    sizes = dataclasses.asdict(c)
+    for axis, size in sizes.items():
+        require(size == -1 or size >= 1, f"mesh.{axis}", "-1, or 1 or more", size)
+    left = [axis for axis, size in sizes.items() if size == -1]
+    if len(left) > 1:
+        raise UserError(
+            f"config.mesh.{left[1]}: only one axis may be -1, and {left[0]} is already"
+        )
