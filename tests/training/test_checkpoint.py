@@ -26,6 +26,8 @@ def make_state(step: int, width: int = 3, extra: dict | None = None) -> TrainSta
         opt_state=(moments, {"count": jnp.int32(step)}, ()),
         bad_steps=jnp.int32(1),
         skipped_steps=jnp.int32(2),
+        usual_loss=jnp.float32(3),
+        rollbacks=jnp.int32(4),
     )
 
 
@@ -216,7 +218,7 @@ from diffeq_former.training.state import TrainState
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000000, 3000000))
 state = TrainState(jnp.int32(1), {"a": jax.random.normal(jax.random.key(0), (600000,))},
-                   (), jnp.int32(0), jnp.int32(0))
+                   (), *[jnp.int32(0)] * 4)
 checkpoints = Checkpoints(Path(sys.argv[1]), 1, 0)
 checkpoints.save(1, state)
 checkpoints.wait()

@@ -38,8 +38,9 @@ def batch():
 def new_state(params=None, step: int = 0) -> TrainState:
     params = params or params_of(CONFIG.model, stddev=0.02)
     optimizer = make_optimizer(CONFIG.optimizer, CONFIG.training.num_steps, params)
-    counters = {name: jnp.int32(0) for name in ("bad_steps", "skipped_steps")}
-    return TrainState(jnp.int32(step), params, optimizer.init(params), **counters)
+    names = ("bad_steps", "skipped_steps", "rollbacks")
+    rest = {name: jnp.int32(0) for name in names} | {"usual_loss": jnp.float32(0)}
+    return TrainState(jnp.int32(step), params, optimizer.init(params), **rest)
 
 
 def copy(tree):
