@@ -64,6 +64,27 @@ def test_latest_comes_back_bit_for_bit(directory):
     assert loss == 1.25
 
 
+def test_the_latest_before_a_step_if_there_is_any(directory):
+    save_all(directory, {3: None, 6: None, 9: None}, keep_latest=3)
+    for before, step in ((10, 9), (9, 6), (7, 6), (4, 3), (3, 9)):
+        state, *_ = checkpoint.restore_latest(
+            directory, abstract(make_state(0)), before
+        )
+        assert int(state.step) == step
+
+
+def test_what_will_be_saved_again_is_removed(directory):
+    checkpoints = Checkpoints(directory, 3, 0)
+    for step in (3, 6, 9):
+        checkpoints.save(step, make_state(step))
+    checkpoints.remove_after(3)
+    assert [path.name for path in directory.iterdir()] == ["3"]
+    checkpoints.save(6, make_state(7))
+    checkpoints.close()
+    state, *_ = checkpoint.restore_latest(directory, abstract(make_state(0)))
+    assert_equal(state, make_state(7))
+
+
 def test_nothing_saved(directory):
     assert checkpoint.restore_latest(directory, abstract(make_state(0))) is None
     assert not directory.exists()

@@ -71,8 +71,8 @@ def run_and_kill(command, workdir, draw: random.Random) -> None:
         process.communicate()
 
 
-def assert_ends_like(uninterrupted, command, workdir, config) -> None:
-    result = command.run(workdir)
+def assert_ends_like(uninterrupted, command, workdir, config, **options) -> None:
+    result = command.run(workdir, **options)
     assert result.returncode == 0, result.stderr
     final = last_state(workdir, config)
     assert int(final.step) == NUM_STEPS
@@ -151,3 +151,31 @@ def test_faulty_data_workers(config, folder, uninterrupted):
     words = f"waiting for data: the batch of step {step + 1} has not come for"
     assert err.count(words) == 9
     assert_ends_like(uninterrupted, command, workdir, config)
+
+
+# The wall clock jumps by an hour or two, forth and back, whenever it is asked.
+JUMPING_CLOCK = """
+import itertools, runpy, sys, time
+wall, jumps = time.time, itertools.cycle([0, 3600, 0, -3600])
+time.time = lambda: wall() + next(jumps)
+sys.argv[0] = "main"
+runpy.run_module("diffeq_former.main", run_name="__main__")
+"""
+
+
+def test_a_clock_that_jumps(config, folder, uninterrupted):
+    command, workdir, start = (
+        Command(folder, config),
+        folder / "clock",
+        time.monotonic(),
+    )
+    assert_ends_like(uninterrupted, command, workdir, config, script=JUMPING_CLOCK)
+    elapsed = time.monotonic() - start
+    trained = [line for line in lines(workdir) if "loss" in line]
+    seconds = [line["seconds_per_step"] for line in trained]
+    assert len(seconds) == NUM_STEPS
+    assert 0 < min(seconds) and sum(seconds) < elapsed
+    for line in trained:
+        assert 0 <= line["data_wait_seconds"] <= line["seconds_per_step"]
+        tokens = line["tokens_per_second"] * line["seconds_per_step"]
+        assert tokens == pytest.approx(8 * 16)

@@ -138,6 +138,26 @@ def test_what_is_not_finite_changes_nothing_but_counters(
     assert int(state.opt_state[1].count) == 1
 
 
+def test_spikes_are_counted(batch):
+    """Of a batch that is learned, then one with other tokens, then it again."""
+    settings = dataclasses.replace(CONFIG.training, spike_factor=1.2)
+    watching = dataclasses.replace(CONFIG, training=settings)
+    train_step = make_train_step(watching, mesh_of(8))
+    other = jax.tree.map(lambda x: (x * 7 + 3) % TINY.vocab_size, batch)
+    state, losses, found = new_state(), [], []
+    for step in range(63):
+        usual = losses[0] if losses else 0.0
+        for loss in losses[1:]:
+            usual = 0.99 * usual + 0.01 * loss
+        state, metrics = train_step(state, other if step in (60, 61) else batch)
+        assert metrics["usual_loss"] == pytest.approx(usual, rel=1e-4)
+        if float(metrics["loss"]) <= 1.2 * usual or not losses:
+            losses.append(float(metrics["loss"]))
+        found.append(int(metrics["bad_steps"]))
+    assert found == [0] * 60 + [1, 2, 0]
+    assert int(state.skipped_steps) == 0 and int(state.opt_state[1].count) == 63
+
+
 def test_the_loss_is_the_models(train_step, batch):
     """Without targets in half of the rows, and with dropout on one side only."""
     state, metrics = train_step(new_state(), batch)
