@@ -32,6 +32,8 @@ PARAMS, REST, METRICS = "params", "training", "metrics"
 LOSS = "validation_loss"
 PARTIAL = ".partial"
 NAMED_AT_MOST = 6
+# Orbax measures it with the wall clock, which may jump: so not as little as it takes.
+SECONDS_TO_SAVE = 24 * 60 * 60
 
 _NOTHING_SAVED = -1
 
@@ -46,7 +48,8 @@ class Checkpoints:
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
                 **handlers, **{METRICS: ocp.JsonCheckpointHandler(METRICS)}
-            )
+            ),
+            async_options=ocp.AsyncOptions(timeout_secs=SECONDS_TO_SAVE),
         )
         self._worker, self._saving = ThreadPoolExecutor(1), None
         if is_primary():
