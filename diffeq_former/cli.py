@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from diffeq_former.errors import DiskFullError, UserError
+from diffeq_former.errors import DiskFullError, FaultError, UserError
 
 OK = 0
 FAILED = 1
@@ -48,6 +48,8 @@ def _guarded(main: Callable[[], int | None]) -> int:
         if _name or isinstance(error, DiskFullError):
             _exit_now(code)
         return code
+    except FaultError as error:
+        fail_now(str(error))
     except (Exception, KeyboardInterrupt):
         if _name is None:
             raise

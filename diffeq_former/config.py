@@ -92,6 +92,7 @@ class ModelConfig:
 class DataConfig:
     path: str = ""  # folder that tools/prepare_data.py wrote
     num_workers: int = 0  # processes that read; 0: in the training process
+    timeout: float = 600.0  # seconds without a batch that end the run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,9 @@ class TrainingConfig:
     per_device_batch_size: int = 0  # sequences that it computes at once; 0: its share
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
-    max_bad_steps: int = 10  # non-finite steps in a row that end the run
+    max_bad_steps: int = 10  # in a row, not finite or spikes: training has diverged
+    spike_factor: float = 0.0  # a loss above it times the usual is a spike; 0: none is
+    rollbacks: int = 0  # times a diverged run goes back to a checkpoint; then it ends
     log_every: int = 10  # steps between lines of metrics
     eval_every: int = 1000  # steps between passes over the validation split
     checkpoint_every: int = 1000  # steps

@@ -1,4 +1,4 @@
-"""The one exception that means: the user's input is wrong, and this is what to do."""
+"""What ends a program with one clear line: wrong input, or a fault of the machine."""
 
 import errno
 import os
@@ -13,6 +13,13 @@ class UserError(ValueError):
 
 class DiskFullError(UserError):
     """No room on the disk. The process exits at once, as its exit handlers write."""
+
+
+class FaultError(Exception):
+    """No fault of the user. The message is one line; the same command may succeed.
+
+    The process exits at once, as its exit handlers may wait for what hangs.
+    """
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -4,7 +4,8 @@ python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
   --config.data.path=data/stdlib [--config.SECTION.FIELD=VALUE ...]
 
 Exits with 0 when done, 2 for wrong input, 75 when it was stopped by SIGTERM or SIGUSR1;
-everything is saved then, and the same command continues. Of several processes, which
+everything is saved then, and the same command continues. It also continues after 1: a
+data worker died, or data did not come. Of several processes, which
 the scripts in launch/ start, each runs this command; when one fails, all end, with
 another exit code, and all must be started again.
 """

@@ -2,7 +2,13 @@
 
 import dataclasses
 
-from diffeq_former.config import Config, MeshConfig, OptimizerConfig, TrainingConfig
+from diffeq_former.config import (
+    Config,
+    DataConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from diffeq_former.errors import UserError, require, require_member
 from diffeq_former.models.validate import validate_model
 
@@ -14,9 +20,15 @@ def validate(config: Config) -> None:
     """Raises UserError with the reason if the settings do not fit together."""
     require(0 <= config.seed < 2**32, "seed", "in [0, 2**32)", config.seed)
     validate_model(config.model)
+    _validate_data(config.data)
     _validate_optimizer(config.optimizer)
     _validate_training(config.training)
     _validate_mesh(config.mesh)
+
+
+def _validate_data(c: DataConfig) -> None:
+    require(c.num_workers >= 0, "data.num_workers", "0 or more", c.num_workers)
+    require(c.timeout > 0, "data.timeout", "above 0", c.timeout)
 
 
 # bfloat16 has 8 bits: it cannot tell x from 0.998 x.
@@ -62,6 +74,15 @@ def _validate_training(c: TrainingConfig) -> None:
         require(value >= 1, f"training.{name}", "1 or more", value)
     rows = c.per_device_batch_size
     require(rows >= 0, "training.per_device_batch_size", "0 (all) or more", rows)
+    for name in ("keep_best", "sample_every", "rollbacks"):
+        value = getattr(c, name)
+        require(value >= 0, f"training.{name}", "0 or more", value)
+    require(
+        c.spike_factor == 0 or c.spike_factor > 1,
+        "training.spike_factor",
+        "0 (no loss is a spike), or above 1",
+        c.spike_factor,
+    )
 
 
 def _validate_mesh(c: MeshConfig) -> None:

@@ -15,9 +15,11 @@ def random_texts(count: int = 40) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=20)) for _ in range(count)]
 
 
-def prepare_words(folder: Path, seq_len: int, tokenizer: str = "byte") -> Dataset:
-    """Random words in rows of `seq_len` tokens."""
-    texts = random_texts()
+def prepare_words(
+    folder: Path, seq_len: int, tokenizer: str = "byte", texts: list[str] | None = None
+) -> Dataset:
+    """Random words, or given texts, in rows of `seq_len` tokens."""
+    texts = texts or random_texts()
     source = folder / "texts.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return prepare.prepare(

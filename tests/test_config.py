@@ -66,6 +66,13 @@ REFUSALS = [
     ({"optimizer.b2": 1.0}, "config.optimizer.b2: expected in [0, 1), got 1.0"),
     ({"optimizer.clip_norm": -1.0}, "config.optimizer.clip_norm: expected 0 or more"),
     ({"training.num_steps": 0}, "config.training.num_steps: expected 1 or more, got 0"),
+    ({"training.rollbacks": -1}, "config.training.rollbacks: expected 0 or more, got"),
+    (
+        {"training.spike_factor": 0.5},
+        "spike_factor: expected 0 (no loss is a spike), or above 1, got 0.5",
+    ),
+    ({"data.timeout": 0.0}, "config.data.timeout: expected above 0, got 0.0"),
+    ({"data.num_workers": -1}, "config.data.num_workers: expected 0 or more, got -1"),
     # Combinations.
     ({"model.num_heads": 11}, "num_heads: expected a divisor of model.d_model (768)"),
     (

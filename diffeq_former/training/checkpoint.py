@@ -32,6 +32,8 @@ PARAMS, REST, METRICS = "params", "training", "metrics"
 LOSS = "validation_loss"
 PARTIAL = ".partial"
 NAMED_AT_MOST = 6
+# Orbax measures it with the wall clock, which may jump: so not as little as it takes.
+SECONDS_TO_SAVE = 24 * 60 * 60
 
 _NOTHING_SAVED = -1
 
@@ -46,7 +48,8 @@ class Checkpoints:
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
                 **handlers, **{METRICS: ocp.JsonCheckpointHandler(METRICS)}
-            )
+            ),
+            async_options=ocp.AsyncOptions(timeout_secs=SECONDS_TO_SAVE),
         )
         self._worker, self._saving = ThreadPoolExecutor(1), None
         if is_primary():
@@ -77,6 +80,14 @@ class Checkpoints:
             saving, self._saving = self._saving, None
             saving.result()
 
+    def remove_after(self, step: int) -> None:
+        """Removes what a run that goes back to this step will save again."""
+        self.wait()
+        if is_primary():
+            for later in saved_steps(self._directory):
+                if later > step:
+                    self._remove(later)
+
     def close(self) -> None:
         try:
             self.wait()
@@ -91,8 +102,11 @@ class Checkpoints:
             checksums.write(self._path(step, PARTIAL))
             self._path(step, PARTIAL).rename(self._path(step))
             for unwanted in self._unwanted():
-                self._path(unwanted).rename(self._path(unwanted, PARTIAL))
-                shutil.rmtree(self._path(unwanted, PARTIAL))
+                self._remove(unwanted)
+
+    def _remove(self, step: int) -> None:
+        self._path(step).rename(self._path(step, PARTIAL))
+        shutil.rmtree(self._path(step, PARTIAL))
 
     def _unwanted(self) -> set[int]:
         """The steps neither latest nor best; also not those that cannot be judged."""
@@ -116,18 +130,19 @@ def saved_steps(directory: Path) -> list[int]:
 
 
 def restore_latest(
-    directory: Path, abstract_state: TrainState
+    directory: Path, abstract_state: TrainState, before: int | None = None
 ) -> tuple[TrainState, float | None, list[Damaged]] | None:
     """The latest undamaged state, placed as `abstract_state` says.
 
     With its validation loss, and the damaged checkpoints after it, which stay where
-    they are. None if nothing was saved yet.
+    they are. None if nothing was saved yet. If a step is named, the latest before it,
+    if there is any.
 
     Raises:
       UserError: if all are damaged, or naming each array that is missing, unexpected or
         misshapen.
     """
-    step, damaged = together(lambda: _choose_latest(directory))
+    step, damaged = together(lambda: _choose_latest(directory, before))
     step = of_primary(step)
     if step == _NOTHING_SAVED:
         return None
@@ -140,9 +155,11 @@ def restore_latest(
     return state, _validation_loss(path), damaged
 
 
-def _choose_latest(directory: Path) -> tuple[int, list[Damaged]]:
+def _choose_latest(directory: Path, before: int | None) -> tuple[int, list[Damaged]]:
     """Which step to go on from: the first process looks, with the others waiting."""
     steps = saved_steps(directory)
+    if before is not None:
+        steps = [step for step in steps if step < before] or steps
     if not steps or not is_primary():
         return _NOTHING_SAVED, []
     step, damaged = choose(directory, steps)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -13,16 +13,13 @@ from diffeq_former.cli import OK, STOPPED
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
-from diffeq_former.errors import DiskFullError, UserError, is_disk_full
-from diffeq_former.sharding.agreement import (
-    AnyProcess,
-    check_same,
-    is_primary,
-    together,
-)
+from diffeq_former.data.read_ahead import ReadAhead
+from diffeq_former.sharding.agreement import AnyProcess, is_primary, together
 from diffeq_former.sharding.mesh import rows_of_process, shard_batch
-from diffeq_former.training import checkpoint, flops, run_directory, state
+from diffeq_former.training import checkpoint, divergence, flops, run_directory, state
 from diffeq_former.training.damage import Damaged, set_aside
+from diffeq_former.training.divergence import Diverged
+from diffeq_former.training.faults import told
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.progress import Progress
@@ -66,16 +63,18 @@ def train(
       the last evaluation go to stdout.
 
     Raises:
-      UserError: for input that does not fit, a full disk, or too many steps in a row
-        that were not finite. The last good checkpoint stands.
+      UserError: for input that does not fit, a full disk, or training that diverged
+        and has no rollback left. The last good checkpoint stands.
+      FaultError: if data do not come. The last good checkpoint stands.
     """
-    _check_same_everywhere(config, workdir, dataset)
+    run_directory.check_same_everywhere(workdir, config, dataset)
     together(
         lambda: run_directory.check(
             workdir, config, dataset, allow_config_change=allow_config_change
         )
     )
-    with _room_on_disk(workdir), contextlib.ExitStack() as stack:
+    ends = told(workdir, config.optimizer.learning_rate)
+    with ends, contextlib.ExitStack() as stack:
         return _Loop(config, workdir, dataset, mesh, judges, stop, stack).run()
 
 
@@ -88,51 +87,42 @@ class _Loop:
 
         self._config, self._c, self._workdir = config, config.training, workdir
         self._judges, self._stop, self._mesh = judges, stop, mesh
-        self._should_stop = AnyProcess(mesh, stop)
-        self._primary = is_primary()
-        self._train_step = make_train_step(config, self._mesh)
-        directory = workdir / run_directory.CHECKPOINTS
-        abstract = state.abstract(config, self._mesh)
-        restored = checkpoint.restore_latest(directory, abstract)
-        self._state, loss, damaged = restored or (
-            state.create(config, self._mesh),
-            None,
-            [],
-        )
-        self._step = int(self._state.step)
-        self._saved = self._step if restored else None
-        self._metrics, self._bad_steps, self._figures = None, 0, None
-        # Else it was stopped while evaluating, and evaluates first.
-        due = self._step > 0 and self._is_due(self._c.eval_every)
-        self._complete = loss is not None or not due
-        self._batches = closing(
-            train_batches(
-                dataset,
-                batch_size=self._c.batch_size,
-                seed=config.seed,
-                start_step=self._step,
-                num_workers=config.data.num_workers,
-                places=rows_of_process(mesh, self._c.batch_size),
-            )
-        )
+        self._dataset, self._should_stop = dataset, AnyProcess(mesh, stop)
+        self._primary, self._figures = is_primary(), None
+        self._train_step = make_train_step(config, mesh)
+        self._directory = workdir / run_directory.CHECKPOINTS
+        damaged = self._restore()
+        self._batches = self._open_batches()
+        stack.callback(lambda: self._batches.close())
         # The input is checked: from here on the folder changes.
         if self._primary:
             run_directory.write(workdir, config, dataset)
-        _check_same_everywhere(config, workdir, dataset)
+        run_directory.check_same_everywhere(workdir, config, dataset)
         self._writer = closing(
-            MetricsWriter(workdir, self._step, to_disk=self._primary)
+            MetricsWriter(workdir, self._step, self._rollbacks, to_disk=self._primary)
         )
         self._progress = closing(
             Progress(self._c.num_steps, self._step, shown=self._primary)
         )
         self._set_aside(damaged)
         self._checkpoints = closing(
-            checkpoint.Checkpoints(directory, self._c.keep_latest, self._c.keep_best)
+            checkpoint.Checkpoints(
+                self._directory, self._c.keep_latest, self._c.keep_best
+            )
         )
-        self._meter = Meter(config, dataset.seq_len, self._mesh)
+        self._meter = Meter(config, dataset.seq_len, mesh)
         self._introduce(flops.describe(config.model, dataset.seq_len, jax.devices()))
 
     def run(self) -> int:
+        while True:
+            try:
+                return self._run()
+            except Diverged as diverged:
+                if self._rollbacks >= self._c.rollbacks:
+                    raise
+                self._roll_back(diverged)
+
+    def _run(self) -> int:
         if not self._complete:
             self._judge()
         while self._step < self._c.num_steps and not self._should_stop():
@@ -144,6 +134,58 @@ class _Loop:
                     self._stand_still()
         finished = self._complete and self._step == self._c.num_steps
         return self._end() if finished else self._save_and_stop()
+
+    def _restore(self, before: int | None = None) -> list[Damaged]:
+        """Takes up the run at its last checkpoint, as `checkpoint.restore_latest`."""
+        self._state = None  # its memory is needed
+        abstract = state.abstract(self._config, self._mesh)
+        restored = checkpoint.restore_latest(self._directory, abstract, before)
+        self._state, loss, damaged = restored or (
+            state.create(self._config, self._mesh),
+            None,
+            [],
+        )
+        self._step, self._rollbacks = int(self._state.step), int(self._state.rollbacks)
+        self._saved = self._step if restored else None
+        self._metrics, self._bad_steps = None, 0
+        # Else it was stopped while evaluating, and evaluates first.
+        due = self._step > 0 and self._is_due(self._c.eval_every)
+        self._complete = loss is not None or not due
+        return damaged
+
+    def _open_batches(self) -> ReadAhead:
+        data, batch_size = self._config.data, self._c.batch_size
+        return train_batches(
+            self._dataset,
+            batch_size=batch_size,
+            seed=self._config.seed,
+            number=self._rollbacks,
+            start_step=self._step,
+            num_workers=data.num_workers,
+            timeout=data.timeout,
+            places=rows_of_process(self._mesh, batch_size),
+        )
+
+    def _roll_back(self, diverged: Diverged) -> None:
+        """Goes back to a checkpoint, and on from there with batches in another order.
+
+        A checkpoint is good if the step after it was.
+        """
+        rollbacks = self._rollbacks + 1
+        self._checkpoints.wait()
+        self._batches.close()
+        self._set_aside(self._restore(before=diverged.first_step - 1))
+        self._checkpoints.remove_after(self._step)
+        self._rollbacks = rollbacks
+        self._state = state.with_rollbacks(self._state, rollbacks)
+        self._batches = self._open_batches()
+        self._writer.roll_back(self._step, rollbacks, str(diverged))
+        self._progress.go_back(self._step)
+        self._progress.say(
+            f"{diverged}: back at step {self._step}, goes on with the data in another"
+            f" order (rollback {rollbacks} of {self._c.rollbacks})"
+        )
+        self._meter.restart()
 
     def _take_step(self) -> None:
         """Starts a step; then looks at the one before, while the device works."""
@@ -160,16 +202,14 @@ class _Loop:
         """Looks at the metrics of the step before the one that is being started."""
         if self._metrics is None:
             return
-        bad_steps = int(jax.device_get(self._metrics["bad_steps"]))
-        if bad_steps >= self._c.max_bad_steps:
-            raise self._not_finite(bad_steps)
+        self._bad_steps = divergence.check(self._c, self._step, self._metrics)
         if self._step == 1 or self._is_due(self._c.log_every):
             values = self._meter.report(self._metrics)
             self._writer.scalars(self._step, values)
             self._progress.update(
                 self._step, values["loss"], values["tokens_per_second"]
             )
-        self._metrics, self._bad_steps = None, bad_steps
+        self._metrics = None
 
     def _stand_still(self) -> None:
         """What needs the state as it is: evaluation, a sample, a checkpoint."""
@@ -234,16 +274,6 @@ class _Loop:
         last = self._step == self._c.num_steps
         return any(n and (last or self._step % n == 0) for n in intervals)
 
-    def _not_finite(self, bad_steps: int) -> UserError:
-        self._checkpoints.wait()
-        return UserError(
-            f"the loss or a gradient was not finite in {bad_steps} steps in a row, to"
-            f" step {self._step}: {_last_good(self._workdir)}; lower"
-            " config.optimizer.learning_rate"
-            f" ({self._config.optimizer.learning_rate:g}) in another --workdir, or with"
-            " --allow_config_change"
-        )
-
     def _set_aside(self, damaged: list[Damaged]) -> None:
         for one in damaged:
             place = set_aside(one)
@@ -258,39 +288,3 @@ class _Loop:
             settings = dataclasses.asdict(self._config)
             self._writer.hyper_parameters(settings, "validation/loss")
             self._writer.parameter_overview(self._state.params)
-
-
-def _check_same_everywhere(config: Config, workdir: Path, dataset: Dataset) -> None:
-    """Whether all processes were started alike and see the same files."""
-    check_same("the config", str(config), "start all with the same flags")
-    check_same(
-        f"the dataset {dataset.path}",
-        (dataset.path / run_directory.MANIFEST).read_text(encoding="utf-8"),
-        "all hosts need the same",
-    )
-    check_same(
-        f"the folder {workdir}",
-        run_directory.described(workdir),
-        "use one that all hosts share",
-    )
-
-
-@contextlib.contextmanager
-def _room_on_disk(workdir: Path) -> Iterator[None]:
-    """Says a full disk in a line."""
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError) as error:
-        if is_disk_full(error):
-            raise DiskFullError(
-                f"no room on the disk for {workdir}: {_last_good(workdir)}; free some"
-                " and run the same command again"
-            ) from error
-        raise
-
-
-def _last_good(workdir: Path) -> str:
-    steps = checkpoint.saved_steps(workdir / run_directory.CHECKPOINTS)
-    if not steps:
-        return "no checkpoint was saved yet"
-    return f"the last good checkpoint, of step {steps[-1]}, stands"

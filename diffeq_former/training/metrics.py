@@ -38,7 +38,7 @@ class Meter:
         )
         self._device, self._num_devices = mesh.local_devices[0], mesh.size
         self._process = psutil.Process()
-        self._restart()
+        self.restart()
 
     def count_step(self) -> None:
         self._steps += 1
@@ -73,7 +73,7 @@ class Meter:
             "host_memory_gib": self._process.memory_info().rss / GIB,
         }
         values |= self._device_numbers(seconds)
-        self._restart()
+        self.restart()
         return values
 
     def _device_numbers(self, seconds: float) -> dict[str, float]:
@@ -85,7 +85,8 @@ class Meter:
             numbers["device_memory_gib"] = stats["peak_bytes_in_use"] / GIB
         return numbers
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
+        """From here on time is time of the next steps."""
         self._start, self._steps, self._waited = time.perf_counter(), 0, 0.0
 
 

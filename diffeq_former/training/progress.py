@@ -34,6 +34,12 @@ class Progress:
             left = _clock(self._seconds_left(step))
             self.say(f"step {step}/{self._num_steps}: {words}, {left} left")
 
+    def go_back(self, step: int) -> None:
+        """Counts on from an earlier step."""
+        self._first, self._start = step, time.monotonic()
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+
     def say(self, text: str) -> None:
         """Prints a line without harm to the bar."""
         if self._bar is not None:

@@ -17,6 +17,7 @@ from diffeq_former.config import Config
 from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
 from diffeq_former.errors import UserError
+from diffeq_former.sharding.agreement import check_same
 from diffeq_former.training import checkpoint, state
 
 CONFIG = "config.json"
@@ -24,7 +25,7 @@ CHECKPOINTS = "checkpoints"
 SAMPLES = "samples.txt"
 
 # Settings that change nothing of what is computed: a run may move.
-_OF_THE_MACHINE = ("mesh.", "data.path", "data.num_workers")
+_OF_THE_MACHINE = ("mesh.", "data.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,22 @@ def write(workdir: Path, config: Config, dataset: Dataset) -> None:
     _write(workdir / CONFIG, json.dumps(dataclasses.asdict(config), indent=1) + "\n")
 
 
-def described(workdir: Path) -> str:
+def check_same_everywhere(workdir: Path, config: Config, dataset: Dataset) -> None:
+    """Whether all processes were started alike and see the same files."""
+    check_same("the config", str(config), "start all with the same flags")
+    check_same(
+        f"the dataset {dataset.path}",
+        (dataset.path / MANIFEST).read_text(encoding="utf-8"),
+        "all hosts need the same",
+    )
+    check_same(
+        f"the folder {workdir}",
+        _described(workdir),
+        "use one that all hosts share",
+    )
+
+
+def _described(workdir: Path) -> str:
     """Which run it is, and its checkpoints."""
     config = workdir / CONFIG
     text = config.read_text(encoding="utf-8") if config.is_file() else ""

@@ -1,27 +1,33 @@
 """Everything that a step of training changes."""
 
+import dataclasses
+
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.sharding.mesh import parameter_shardings, replicated
+from diffeq_former.training.divergence import NO_STEP_YET
 from diffeq_former.training.optimizer import make_optimizer
 
 
 @flax.struct.dataclass
 class TrainState:
-    """All arrays; the data position and random keys are functions of `step`."""
+    """All arrays; what comes next is a function of `step` and `rollbacks`."""
 
     step: jax.Array  # batches consumed
     params: dict
     opt_state: optax.OptState
-    bad_steps: jax.Array  # skipped as not finite, in a row until now
+    bad_steps: jax.Array  # not finite, or spikes, in a row until now
     skipped_steps: jax.Array  # skipped as not finite, in all
+    usual_loss: jax.Array  # see divergence.py
+    rollbacks: jax.Array  # how often it diverged and went back
 
 
 def create(config: Config, mesh: Mesh) -> TrainState:
@@ -48,6 +54,13 @@ def abstract(config: Config, mesh: Mesh) -> TrainState:
     )
 
 
+def with_rollbacks(state: TrainState, rollbacks: int) -> TrainState:
+    """The state with another count of them."""
+    where = state.rollbacks.sharding
+    count = jax.make_array_from_callback((), where, lambda _: np.int32(rollbacks))
+    return state.replace(rollbacks=count)
+
+
 def shardings(config: Config, mesh: Mesh) -> TrainState:
     """Where each array of the state lies: Adam's moments with their parameters.
 
@@ -70,7 +83,8 @@ def shardings(config: Config, mesh: Mesh) -> TrainState:
         return where if shape == x.shape else everywhere
 
     opt_state = jax.tree_util.tree_map_with_path(place, shapes.opt_state)
-    return TrainState(everywhere, params, opt_state, everywhere, everywhere)
+    counters = {f.name: everywhere for f in dataclasses.fields(TrainState)}
+    return TrainState(**counters | {"params": params, "opt_state": opt_state})
 
 
 def _names(path) -> tuple[str, ...]:
@@ -92,6 +106,8 @@ def _init(config: Config) -> TrainState:
         opt_state=optimizer_of(config).init(params),
         bad_steps=jnp.zeros((), jnp.int32),
         skipped_steps=jnp.zeros((), jnp.int32),
+        usual_loss=jnp.float32(NO_STEP_YET),
+        rollbacks=jnp.zeros((), jnp.int32),
     )
 
 

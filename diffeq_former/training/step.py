@@ -18,6 +18,7 @@ from diffeq_former.sharding.mesh import (
     replicated,
     rows_at_once,
 )
+from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.metrics import norms
 from diffeq_former.training.schedules import make_schedule
@@ -30,7 +31,8 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     """The compiled step (state, batch of [B, L]) -> (state, metrics); reuses the state.
 
     Dropout is drawn from fold_in(key(seed), step). If the loss or a gradient is not
-    finite, parameters and optimizer stay as they were and the state counts it.
+    finite, parameters and optimizer stay as they were and the state counts it. It also
+    counts spikes, see divergence.py, which change nothing else.
     """
     optimizer = optimizer_of(config)
     num_micro_batches = config.training.batch_size // rows_at_once(
@@ -44,17 +46,20 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
         losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         gradient_norms = norms("grad_norm", gradients)
-        good = jnp.isfinite(losses["loss"] + losses["z_loss"])
-        good &= jnp.isfinite(gradient_norms["grad_norm"])
-        new = _advance(state, updates, opt_state, good)
+        finite = jnp.isfinite(losses["loss"] + losses["z_loss"])
+        finite &= jnp.isfinite(gradient_norms["grad_norm"])
+        spike = is_spike(config.training, losses["loss"], state.usual_loss)
+        new = _advance(state, updates, opt_state, finite)
+        new = _judged(new, state, losses["loss"], finite & ~spike)
         metrics = losses | gradient_norms
-        metrics |= norms("update_norm", _select(good, updates, _zeros(updates)))
+        metrics |= norms("update_norm", _select(finite, updates, _zeros(updates)))
         metrics |= norms("param_norm", new.params)
         metrics |= {
             # What is skipped does not count as an update in the optimizer either.
             "learning_rate": schedule(state.step - state.skipped_steps),
             "bad_steps": new.bad_steps,
             "skipped_steps": new.skipped_steps,
+            "usual_loss": state.usual_loss,
         }
         return new, {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
@@ -78,15 +83,23 @@ def _micro_batches(batch_BL: dict, M: int) -> dict:
     return jax.tree.map(split, batch_BL)
 
 
-def _advance(state: TrainState, updates, opt_state, good: jax.Array) -> TrainState:
+def _advance(state: TrainState, updates, opt_state, finite: jax.Array) -> TrainState:
     params = optax.apply_updates(state.params, updates)
-    skipped = 1 - good.astype(jnp.int32)
-    return TrainState(
+    return state.replace(
         step=state.step + 1,
-        params=_select(good, params, state.params),
-        opt_state=_select(good, opt_state, state.opt_state),
-        bad_steps=(state.bad_steps + 1) * skipped,
-        skipped_steps=state.skipped_steps + skipped,
+        params=_select(finite, params, state.params),
+        opt_state=_select(finite, opt_state, state.opt_state),
+        skipped_steps=state.skipped_steps + ~finite,
+    )
+
+
+def _judged(
+    new: TrainState, old: TrainState, loss: jax.Array, good: jax.Array
+) -> TrainState:
+    usual_loss = next_usual_loss(old.usual_loss, loss)
+    return new.replace(
+        bad_steps=jnp.where(good, 0, old.bad_steps + 1),
+        usual_loss=jnp.where(good, usual_loss, old.usual_loss),
     )
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 from clu import parameter_overview
 from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
+
+ROLLBACKS = "rollbacks"
 
 
 class MetricsWriter:
@@ -18,17 +21,35 @@ class MetricsWriter:
       workdir: the run's directory; it exists.
       step: the step the run starts at. What was written about later ones, by a run
         that was killed after its last checkpoint, is dropped: it comes again.
+      rollbacks: how many the run has behind it. Records of more are dropped, too.
       to_disk: whether this process is the one that writes; else nothing happens.
     """
 
-    def __init__(self, workdir: Path, step: int = 0, to_disk: bool = True):
+    def __init__(
+        self, workdir: Path, step: int = 0, rollbacks: int = 0, to_disk: bool = True
+    ):
         path = Path(workdir) / "metrics.jsonl" if to_disk else Path(os.devnull)
         if to_disk:
-            _drop_later_lines(path, step)
-        self._lines = path.open("a")
+            _drop_later_lines(path, step, rollbacks)
+        self._path, self._lines = path, path.open("a")
         self._events = SummaryWriter(
             str(workdir), purge_step=step + 1, write_to_disk=to_disk
         )
+
+    def roll_back(self, step: int, rollbacks: int, why: str) -> None:
+        """Drops what is about later steps, and records that and why."""
+        self._lines.close()
+        if self._path.is_file():
+            _drop_later_lines(self._path, step, rollbacks)
+        self._lines = self._path.open("a")
+        record = {"step": step, ROLLBACKS: rollbacks, "why": why}
+        self._lines.write(json.dumps(record) + "\n")
+        self._lines.flush()
+        restart = SessionLog(status=SessionLog.START)
+        event = Event(step=step + 1, session_log=restart)
+        self._events.file_writer.add_event(event, step + 1)
+        self._events.add_scalar(ROLLBACKS, rollbacks, step)
+        self.text(step, "rollback", why)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """One line of metrics.jsonl (null: not finite), and one event a value."""
@@ -70,12 +91,18 @@ class MetricsWriter:
         self._events.close()
 
 
-def _drop_later_lines(path: Path, step: int) -> None:
-    """Keeps the whole lines about steps up to `step`."""
+def _drop_later_lines(path: Path, step: int, rollbacks: int) -> None:
+    """Keeps the whole lines about steps up to `step`, and the first rollbacks'."""
     if not path.exists():
         return
+
+    def is_kept(line: dict) -> bool:
+        if ROLLBACKS in line:
+            return line[ROLLBACKS] <= rollbacks
+        return line["step"] <= step
+
     lines = path.read_text().splitlines(keepends=True)
-    kept = [x for x in lines if x.endswith("\n") and json.loads(x)["step"] <= step]
+    kept = [x for x in lines if x.endswith("\n") and is_kept(json.loads(x))]
     if kept != lines:
         aside = path.with_suffix(".jsonl.new")
         aside.write_text("".join(kept))

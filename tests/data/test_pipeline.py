@@ -66,6 +66,16 @@ def test_seed_decides_the_order(prepared):
     assert not same(take(prepared, 5), take(prepared, 5, seed=4))
 
 
+def test_a_seed_has_many_orders(prepared, epoch):
+    """None begins as another goes on: all their epochs differ."""
+    num_rows = len(prepared.rows("train"))
+    seen = [rows_of(take(prepared, 2 * epoch, number=number)) for number in range(3)]
+    epochs = [rows[k * num_rows :][:num_rows] for rows in seen for k in (0, 1)]
+    assert len(set(map(tuple, epochs))) == len(epochs) == 6
+    assert len({tuple(sorted(rows)) for rows in epochs}) == 1
+    assert same(take(prepared, 3, number=1), take(prepared, 3, number=1))
+
+
 def test_resumed_twice_equals_uninterrupted_over_an_epoch(prepared, epoch):
     whole = take(prepared, epoch + 6)
     for first, second in (

@@ -3,14 +3,18 @@
 import itertools
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from diffeq_former.data.pipeline import train_batches
+from diffeq_former.data.read_ahead import ReadAhead
+from diffeq_former.errors import FaultError
 
 KILLED = """
 import multiprocessing, os, signal, sys
@@ -41,15 +45,95 @@ def test_same_batches_for_any_number_of_workers(prepared, num_workers):
     assert not multiprocessing.active_children()
 
 
-def test_dead_worker_is_an_error(prepared):
-    batches = train_batches(prepared, batch_size=8, seed=3, num_workers=1)
-    next(batches)
-    (worker,) = multiprocessing.active_children()
-    os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="terminated unexpectedly"):
-        for _ in range(10_000):
-            next(batches)
-    batches.close()
+class Big:
+    """Items that fit in no pipe, and for which memory is asked of the system."""
+
+    def __getitem__(self, number):
+        return number, bytes(40_000_000)
+
+
+class Stuck:
+    """Items of a file system that does not answer."""
+
+    def __getitem__(self, number):
+        threading.Event().wait()
+
+
+def read(items, timeout=60, num_workers=1):
+    what = "item {}".format
+    ahead = {"num_ahead": 2, "timeout": timeout, "what": what}
+    return ReadAhead(items, start=5, num_workers=num_workers, **ahead)
+
+
+def worker():
+    [process] = multiprocessing.active_children()
+    return process
+
+
+def until_it_fails(items) -> None:
+    for _ in items:
+        pass
+
+
+def test_a_killed_worker_is_named_at_once():
+    """Also in the middle of an item, where it waits for room in the pipe."""
+    items = read(Big())
+    next(items)
+    pid, start = worker().pid, time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    words = rf"^a data worker \(process {pid}\) was killed by SIGKILL$"
+    with pytest.raises(FaultError, match=words):
+        until_it_fails(items)
+    assert time.monotonic() - start < 10
+    with pytest.raises(ValueError, match="closed"):
+        next(items)
+
+
+def test_a_worker_without_memory_is_named(capfd):
+    items = read(Big())
+    next(items)
+    pid = worker().pid
+    resource.prlimit(pid, resource.RLIMIT_AS, (2**20, 2**20))
+    words = rf"^a data worker \(process {pid}\) ended with exit code 1, see above$"
+    with pytest.raises(FaultError, match=words):
+        until_it_fails(items)
+    assert "MemoryError" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stall_is_told_and_ends(num_workers, capsys):
+    """No such file system is at hand for the thread; the worker is stopped."""
+    items = read(Stuck(), timeout=1, num_workers=num_workers)
+    if num_workers:
+        os.kill(worker().pid, signal.SIGSTOP)
+    start = time.monotonic()
+    with pytest.raises(FaultError, match=r"^item 5 did not come for 1 s \(config.data"):
+        next(items)
+    assert 0.9 < time.monotonic() - start < 10
+    words = "waiting for data: item 5 has not come for"
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"{words} 0.{tenths} s" for tenths in range(1, 10)]
+    items.close()
+    assert time.monotonic() - start < 15
+    assert not multiprocessing.active_children()
+
+
+def test_a_stall_that_ends_loses_nothing(capsys):
+    items = read(Big(), timeout=20)
+    os.kill(worker().pid, signal.SIGSTOP)
+    threading.Timer(2.5, os.kill, (worker().pid, signal.SIGCONT)).start()
+    assert [next(items)[0] for _ in range(3)] == [5, 6, 7]
+    assert "item 5 has not come for 2 s" in capsys.readouterr().err
+    items.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_signals_to_the_whole_group_leave_workers_alone(number):
+    """From their first moment on: what trains needs their batches to stop in order."""
+    items = read(Big())
+    os.kill(worker().pid, number)
+    assert [next(items)[0] for _ in range(3)] == [5, 6, 7]
+    items.close()
 
 
 @pytest.mark.parametrize("how", ["kill", "exit"])

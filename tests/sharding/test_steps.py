@@ -60,7 +60,7 @@ def batch_of(rows: int) -> dict:
 def step_on(mesh, config: Config):
     params = params_of(config.model)
     opt_state, zero = state.optimizer_of(config).init(params), np.int32(0)
-    before = TrainState(zero, params, opt_state, zero, zero)
+    before = TrainState(zero, params, opt_state, zero, zero, np.float32(0), zero)
     before = jax.device_put(before, state.shardings(config, mesh))
     return make_train_step(config, mesh)(before, shard_batch(batch_of(ROWS), mesh))
 

@@ -26,6 +26,8 @@ def make_state(step: int, width: int = 3, extra: dict | None = None) -> TrainSta
         opt_state=(moments, {"count": jnp.int32(step)}, ()),
         bad_steps=jnp.int32(1),
         skipped_steps=jnp.int32(2),
+        usual_loss=jnp.float32(3),
+        rollbacks=jnp.int32(4),
     )
 
 
@@ -60,6 +62,27 @@ def test_latest_comes_back_bit_for_bit(directory):
     state, loss, _ = checkpoint.restore_latest(directory, abstract(make_state(0)))
     assert_equal(state, make_state(6))
     assert loss == 1.25
+
+
+def test_the_latest_before_a_step_if_there_is_any(directory):
+    save_all(directory, {3: None, 6: None, 9: None}, keep_latest=3)
+    for before, step in ((10, 9), (9, 6), (7, 6), (4, 3), (3, 9)):
+        state, *_ = checkpoint.restore_latest(
+            directory, abstract(make_state(0)), before
+        )
+        assert int(state.step) == step
+
+
+def test_what_will_be_saved_again_is_removed(directory):
+    checkpoints = Checkpoints(directory, 3, 0)
+    for step in (3, 6, 9):
+        checkpoints.save(step, make_state(step))
+    checkpoints.remove_after(3)
+    assert [path.name for path in directory.iterdir()] == ["3"]
+    checkpoints.save(6, make_state(7))
+    checkpoints.close()
+    state, *_ = checkpoint.restore_latest(directory, abstract(make_state(0)))
+    assert_equal(state, make_state(7))
 
 
 def test_nothing_saved(directory):
@@ -216,7 +239,7 @@ from diffeq_former.training.state import TrainState
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000000, 3000000))
 state = TrainState(jnp.int32(1), {"a": jax.random.normal(jax.random.key(0), (600000,))},
-                   (), jnp.int32(0), jnp.int32(0))
+                   (), *[jnp.int32(0)] * 4)
 checkpoints = Checkpoints(Path(sys.argv[1]), 1, 0)
 checkpoints.save(1, state)
 checkpoints.wait()

@@ -1,60 +1,22 @@
 """The loop in this process. Kills and signals: test_resume.py, test_main.py."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
 import pytest
 from cases import mesh_of
-from jax.experimental.compilation_cache import compilation_cache
+from loops import StopAfter, assert_same, last_state, lines, train
 from prepared import prepare_words
 from runs import NUM_STEPS, tiny_config
 
 from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
 from diffeq_former.evaluation.perplexity import make_evaluate
-from diffeq_former.training import checkpoint, loop, run_directory, state
+from diffeq_former.training import checkpoint, loop, run_directory
 from diffeq_former.training.preemption import StopRequest
 
-TIMINGS = {
-    "seconds_per_step",
-    "tokens_per_second",
-    "data_wait_seconds",
-    "host_memory_gib",
-}
-
-
-class StopAfter(StopRequest):
-    """Is asked once before each step, and here nowhere else."""
-
-    def __init__(self, steps: int):
-        super().__init__()
-        self._left = steps
-
-    def __call__(self) -> bool:
-        if self._left == 0:
-            self.signal = "SIGTERM"
-        self._left -= 1
-        return self.signal is not None
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compile_once(tmp_path_factory):
-    """Each call of `train` compiles the same programs; on one device they are kept."""
-    directory = str(tmp_path_factory.mktemp("cache"))
-    settings = {
-        "jax_compilation_cache_dir": directory,
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_disable_most_optimizations": True,  # compiles faster
-    }
-    before = {name: jax.config.values[name] for name in settings}
-    for values in (settings, before):
-        for name, value in values.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        if values is settings:
-            yield
+pytestmark = pytest.mark.usefixtures("compile_once")
 
 
 @pytest.fixture(scope="module")
@@ -81,31 +43,6 @@ def uninterrupted(config, dataset, judges, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
     assert train(config, workdir, dataset, judges, StopRequest()) == 0
     return workdir
-
-
-def train(config, workdir, dataset, judges, stop, **options) -> int:
-    return loop.train(config, workdir, dataset, mesh_of(), judges, stop, **options)
-
-
-def last_state(workdir, config):
-    abstract = state.abstract(config, mesh_of())
-    return checkpoint.restore_latest(workdir / "checkpoints", abstract)[:2]
-
-
-def lines(workdir) -> list[dict]:
-    text = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [
-        {k: v for k, v in json.loads(line).items() if k not in TIMINGS} for line in text
-    ]
-
-
-def assert_same(workdir, other, config) -> None:
-    (a, loss_a), (b, loss_b) = last_state(workdir, config), last_state(other, config)
-    jax.tree.map(np.testing.assert_array_equal, a, b)
-    assert loss_a == loss_b
-    assert lines(workdir) == lines(other)
-    samples = [(path / "samples.txt").read_text() for path in (workdir, other)]
-    assert samples[0] == samples[1]
 
 
 def test_what_a_run_leaves(uninterrupted, config):

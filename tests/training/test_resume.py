@@ -1,12 +1,16 @@
-"""Runs that are killed at random moments end as one that is not, bit for bit."""
+"""Runs that end before their time are continued to one that does not, bit for bit."""
 
+import contextlib
 import dataclasses
 import json
 import random
+import re
+import signal
 import time
 
 import jax
 import numpy as np
+import psutil
 import pytest
 from cases import mesh_of
 from prepared import prepare_words
@@ -67,8 +71,8 @@ def run_and_kill(command, workdir, draw: random.Random) -> None:
         process.communicate()
 
 
-def assert_ends_like(uninterrupted, command, workdir, config) -> None:
-    result = command.run(workdir)
+def assert_ends_like(uninterrupted, command, workdir, config, **options) -> None:
+    result = command.run(workdir, **options)
     assert result.returncode == 0, result.stderr
     final = last_state(workdir, config)
     assert int(final.step) == NUM_STEPS
@@ -94,3 +98,84 @@ def test_killed_with_worker_processes(config, folder, uninterrupted):
     command, workdir = Command(folder, with_workers), folder / "workers"
     run_and_kill(command, workdir, random.Random())
     assert_ends_like(uninterrupted, command, workdir, config)
+
+
+def data_workers(pid: int) -> list[psutil.Process]:
+    """The worker processes that exist."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                found += [child] if "spawn_main" in " ".join(child.cmdline()) else []
+    return found
+
+
+def run_with_faulty_worker(command, workdir, number: signal.Signals):
+    """Sends a signal to one of two workers before it has read a batch."""
+    with command.start(workdir) as process:
+        while not (workers := data_workers(process.pid)):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        workers[0].send_signal(number)
+        _, err = process.communicate()
+    *_, last = err.splitlines()
+    return process.returncode, last, err
+
+
+def test_faulty_data_workers(config, folder, uninterrupted):
+    """Each ends the run soon, with a line; nothing is lost."""
+    data = dataclasses.replace(config.data, num_workers=2, timeout=15.0)
+    command = Command(folder, dataclasses.replace(config, data=data))
+    workdir = folder / "faults"
+    code, last, _ = run_with_faulty_worker(command, workdir, signal.SIGKILL)
+    assert code == 1
+    assert re.fullmatch(
+        r"error: a data worker \(process \d+\) was killed by SIGKILL: no checkpoint was"
+        " saved yet; the same command continues",
+        last,
+    )
+    with command.start(workdir) as process:
+        while not checkpoint.saved_steps(workdir / "checkpoints"):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+    [*_, step] = checkpoint.saved_steps(workdir / "checkpoints")
+    code, last, err = run_with_faulty_worker(command, workdir, signal.SIGSTOP)
+    assert code == 1
+    assert last == (
+        f"error: the batch of step {step + 1} did not come for 15 s"
+        f" (config.data.timeout): the last good checkpoint, of step {step}, stands; the"
+        " same command continues"
+    )
+    words = f"waiting for data: the batch of step {step + 1} has not come for"
+    assert err.count(words) == 9
+    assert_ends_like(uninterrupted, command, workdir, config)
+
+
+# The wall clock jumps by an hour or two, forth and back, whenever it is asked.
+JUMPING_CLOCK = """
+import itertools, runpy, sys, time
+wall, jumps = time.time, itertools.cycle([0, 3600, 0, -3600])
+time.time = lambda: wall() + next(jumps)
+sys.argv[0] = "main"
+runpy.run_module("diffeq_former.main", run_name="__main__")
+"""
+
+
+def test_a_clock_that_jumps(config, folder, uninterrupted):
+    command, workdir, start = (
+        Command(folder, config),
+        folder / "clock",
+        time.monotonic(),
+    )
+    assert_ends_like(uninterrupted, command, workdir, config, script=JUMPING_CLOCK)
+    elapsed = time.monotonic() - start
+    trained = [line for line in lines(workdir) if "loss" in line]
+    seconds = [line["seconds_per_step"] for line in trained]
+    assert len(seconds) == NUM_STEPS
+    assert 0 < min(seconds) and sum(seconds) < elapsed
+    for line in trained:
+        assert 0 <= line["data_wait_seconds"] <= line["seconds_per_step"]
+        tokens = line["tokens_per_second"] * line["seconds_per_step"]
+        assert tokens == pytest.approx(8 * 16)

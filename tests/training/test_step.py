@@ -38,8 +38,9 @@ def batch():
 def new_state(params=None, step: int = 0) -> TrainState:
     params = params or params_of(CONFIG.model, stddev=0.02)
     optimizer = make_optimizer(CONFIG.optimizer, CONFIG.training.num_steps, params)
-    counters = {name: jnp.int32(0) for name in ("bad_steps", "skipped_steps")}
-    return TrainState(jnp.int32(step), params, optimizer.init(params), **counters)
+    names = ("bad_steps", "skipped_steps", "rollbacks")
+    rest = {name: jnp.int32(0) for name in names} | {"usual_loss": jnp.float32(0)}
+    return TrainState(jnp.int32(step), params, optimizer.init(params), **rest)
 
 
 def copy(tree):
@@ -135,6 +136,26 @@ def test_what_is_not_finite_changes_nothing_but_counters(
     # The skipped steps did not move the schedule.
     assert metrics["learning_rate"] == pytest.approx(1e-2)
     assert int(state.opt_state[1].count) == 1
+
+
+def test_spikes_are_counted(batch):
+    """Of a batch that is learned, then one with other tokens, then it again."""
+    settings = dataclasses.replace(CONFIG.training, spike_factor=1.2)
+    watching = dataclasses.replace(CONFIG, training=settings)
+    train_step = make_train_step(watching, mesh_of(8))
+    other = jax.tree.map(lambda x: (x * 7 + 3) % TINY.vocab_size, batch)
+    state, losses, found = new_state(), [], []
+    for step in range(63):
+        usual = losses[0] if losses else 0.0
+        for loss in losses[1:]:
+            usual = 0.99 * usual + 0.01 * loss
+        state, metrics = train_step(state, other if step in (60, 61) else batch)
+        assert metrics["usual_loss"] == pytest.approx(usual, rel=1e-4)
+        if float(metrics["loss"]) <= 1.2 * usual or not losses:
+            losses.append(float(metrics["loss"]))
+        found.append(int(metrics["bad_steps"]))
+    assert found == [0] * 60 + [1, 2, 0]
+    assert int(state.skipped_steps) == 0 and int(state.opt_state[1].count) == 63
 
 
 def test_the_loss_is_the_models(train_step, batch):

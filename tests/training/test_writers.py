@@ -80,6 +80,28 @@ def test_a_line_cut_off_by_a_kill_is_dropped(workdir):
     assert [x["step"] for x in lines(workdir)] == [0, 1, 2, 3, 4]
 
 
+def test_a_rollback_drops_later_lines_and_is_recorded(workdir):
+    writer = MetricsWriter(workdir, step=4)
+    writer.roll_back(2, 1, "too high")
+    writer.scalars(3, {"loss": 1.0})
+    writer.roll_back(1, 2, "still too high")
+    writer.scalars(2, {"loss": 0.5})
+    writer.close()
+    first = {"step": 2, "rollbacks": 1, "why": "too high"}
+    second = {"step": 1, "rollbacks": 2, "why": "still too high"}
+    assert lines(workdir)[2:] == [first, second, {"step": 2, "loss": 0.5}]
+    starts = [e.step for e in events(workdir) if e.HasField("session_log")]
+    assert starts[-2:] == [3, 2]
+    assert values(workdir, "rollbacks")[1].simple_value == 2
+    words = [
+        v.tensor.string_val for v in values(workdir, "rollback/text_summary").values()
+    ]
+    assert words == [[b"    too high"], [b"    still too high"]]
+
+    MetricsWriter(workdir, step=2, rollbacks=1).close()
+    assert lines(workdir)[2:] == [first, {"step": 2, "loss": 0.5}]
+
+
 def test_what_is_not_finite_is_null(tmp_path):
     writer = MetricsWriter(tmp_path)
     writer.scalars(1, {"a": math.nan, "b": math.inf, "c": 1.0})

@@ -1,0 +1,39 @@
+"""What ends a run before its time, each in one line that says what is left."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from diffeq_former.errors import DiskFullError, FaultError, UserError, is_disk_full
+from diffeq_former.training import checkpoint, run_directory
+from diffeq_former.training.divergence import Diverged
+
+
+@contextlib.contextmanager
+def told(workdir: Path, learning_rate: float) -> Iterator[None]:
+    """Turns what happens to a run in this folder into UserError or FaultError."""
+    try:
+        yield
+    except Diverged as diverged:
+        raise UserError(
+            f"{diverged}: {_last_good(workdir)}; lower config.optimizer.learning_rate"
+            f" ({learning_rate:g}) in another --workdir, or with --allow_config_change"
+        ) from diverged
+    except FaultError as fault:
+        raise FaultError(
+            f"{fault}: {_last_good(workdir)}; the same command continues"
+        ) from fault
+    except (OSError, ValueError, RuntimeError) as error:
+        if is_disk_full(error):
+            raise DiskFullError(
+                f"no room on the disk for {workdir}: {_last_good(workdir)}; free some"
+                " and run the same command again"
+            ) from error
+        raise
+
+
+def _last_good(workdir: Path) -> str:
+    steps = checkpoint.saved_steps(workdir / run_directory.CHECKPOINTS)
+    if not steps:
+        return "no checkpoint was saved yet"
+    return f"the last good checkpoint, of step {steps[-1]}, stands"

@@ -1,0 +1,56 @@
+"""Runs of training in this process, on one device."""
+
+import json
+
+import jax
+import numpy as np
+from cases import mesh_of
+
+from diffeq_former.training import checkpoint, loop, state
+from diffeq_former.training.preemption import StopRequest
+
+TIMINGS = {
+    "seconds_per_step",
+    "tokens_per_second",
+    "data_wait_seconds",
+    "host_memory_gib",
+}
+
+
+class StopAfter(StopRequest):
+    """Is asked once before each step, and here nowhere else."""
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self._left = steps
+
+    def __call__(self) -> bool:
+        if self._left == 0:
+            self.signal = "SIGTERM"
+        self._left -= 1
+        return self.signal is not None
+
+
+def train(config, workdir, dataset, judges, stop, **options) -> int:
+    return loop.train(config, workdir, dataset, mesh_of(), judges, stop, **options)
+
+
+def last_state(workdir, config):
+    abstract = state.abstract(config, mesh_of())
+    return checkpoint.restore_latest(workdir / "checkpoints", abstract)[:2]
+
+
+def lines(workdir) -> list[dict]:
+    text = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in TIMINGS} for line in text
+    ]
+
+
+def assert_same(workdir, other, config) -> None:
+    (a, loss_a), (b, loss_b) = last_state(workdir, config), last_state(other, config)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    assert loss_a == loss_b
+    assert lines(workdir) == lines(other)
+    samples = [(path / "samples.txt").read_text() for path in (workdir, other)]
+    assert samples[0] == samples[1]
