@@ -3,15 +3,14 @@
     python -m diffeq_former.main --config=configs/small.py --workdir=runs/small \
         --config.data.path=data/books
 
-Its plain twin, at its own best learning rate:
+Its plain twin, whose best learning rate is the same:
 
-    ... --config.model.weights=layer_table --config.model.solver=lie_trotter \
-        --config.optimizer.learning_rate=2e-3
+    ... --config.model.weights=layer_table --config.model.solver=lie_trotter
 
 Data: any text in 4,096 SentencePiece tokens, prepared with --seq_len=128.
 Hardware: 2 CPU cores.
-Time: 2,000 steps; the progress line tells what is left.
-Result: docs/results.md.
+Time: about a second a step on one core: half an hour.
+Result: 4.255 nats a token after 2,000 steps (plain: 4.353), see docs/results.md.
 """
 
 from diffeq_former.config import default_config
@@ -27,7 +26,7 @@ def get_config():
     config.model.time_embed_dim = 48
     config.model.dtype = "float32"
     config.model.remat = "dots"  # on a CPU a quarter faster than to save everything
-    config.optimizer.learning_rate = 4e-3
+    config.optimizer.learning_rate = 2e-3
     config.optimizer.bank_multiplier = 0.3
     config.training.num_steps = 2000
     config.training.batch_size = 16  # 2,048 tokens a step, 4.1M in all
