@@ -28,7 +28,7 @@ def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
       UserError: if the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
-    shape = _shape(c, len(devices))
+    shape = mesh_shape(c, len(devices))
     slices = len({getattr(d, "slice_index", 0) for d in devices})
     if devices[0].platform == "tpu" and slices > 1:
         grid = _hybrid_grid(shape, slices, devices)
@@ -37,7 +37,8 @@ def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
-def _shape(c: MeshConfig, num_devices: int) -> tuple[int, ...]:
+def mesh_shape(c: MeshConfig, num_devices: int) -> tuple[int, ...]:
+    """The sizes of all axes; raises UserError unless they multiply to that number."""
     sizes = [getattr(c, axis) for axis in MESH_AXES]
     known = math.prod(size for size in sizes if size != -1)
     if num_devices % known or (-1 not in sizes and known != num_devices):

@@ -1,0 +1,139 @@
+"""What one step of the depth keeps for its backward pass, and what it multiplies.
+
+Both are read from the step's trace, so they hold for every block, solver and policy.
+Each is a sum of parts that grow with the tokens, and with the pairs of tokens (the
+scores of attention): the trace has so many rows and positions that no other size is a
+multiple of them.
+"""
+
+import dataclasses
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxprs_in_params
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.remat import POLICIES
+from diffeq_former.models.step import Step
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import stage_times
+from diffeq_former.ode.solvers import SOLVERS
+
+_ROWS, _LENGTH = 509, 521  # primes
+
+
+@dataclasses.dataclass(frozen=True)
+class Amount:
+    """Bytes or flops of one step over the depth."""
+
+    per_token: float
+    per_pair: float
+
+    def of(self, num_rows: float, seq_len: int, queries: float) -> float:
+        """For rows of a length, of which a device has so many queries each."""
+        per_query = self.per_token + self.per_pair * seq_len
+        return num_rows * queries * per_query
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share(ModelConfig):
+    """A device's share of a model whose heads and feed-forward are cut."""
+
+    head_size: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.head_size
+
+
+def share_of(c: ModelConfig, tensor: int) -> ModelConfig:
+    """The part of the model that a device of `tensor` of them computes."""
+    return _Share(
+        **dataclasses.asdict(c)
+        | {
+            "num_heads": c.num_heads // tensor,
+            "num_kv_heads": c.kv_heads // tensor,
+            "d_ff": c.ff_dim // tensor,
+            "vocab_size": 1,  # no step sees it
+        },
+        head_size=c.head_dim,
+    )
+
+
+@functools.cache
+def kept(c: ModelConfig) -> Amount:
+    """Bytes that the policy `c.remat` saves of a step, its input included."""
+    step, arguments = _step(c)
+    saved = jax.eval_shape(lambda *a: jax.vjp(step, *a)[1], *arguments)
+    return _amount((x.size, x.size * x.dtype.itemsize) for x in jax.tree.leaves(saved))
+
+
+@functools.cache
+def multiplied(c: ModelConfig) -> Amount:
+    """Flops of a step's products: forward, again as `c.remat` wants, and back."""
+    step, arguments = _step(c)
+
+    def forward_and_back(*arguments):
+        x, pull_back = jax.vjp(step, *arguments)
+        return pull_back(x)
+
+    jaxpr = jax.make_jaxpr(forward_and_back)(*arguments).jaxpr
+    return _amount((flops, flops) for flops in _dot_flops(jaxpr))
+
+
+def _amount(sizes_and_values) -> Amount:
+    sums = {1: 0.0, 2: 0.0}
+    for size, value in sizes_and_values:
+        power = 2 if size % _LENGTH**2 == 0 else 1
+        if size % (_ROWS * _LENGTH) == 0:
+            sums[power] += value / (_ROWS * _LENGTH**power)
+    return Amount(sums[1], sums[2])
+
+
+def _step(c: ModelConfig):
+    """One step as a function of its state and weights, and their shapes."""
+    x_BLD = jax.ShapeDtypeStruct((_ROWS, _LENGTH, c.d_model), jnp.dtype(c.dtype))
+
+    def apply(x_BLD, weights):
+        positions_BL = jnp.zeros(x_BLD.shape[:2], jnp.int32)
+        segments_BL = positions_BL if c.document_masking else None
+        per_step, parameters = weights, None
+        if c.generate_weights == "per_step":
+            times_TS = stage_times(c.num_layers, SOLVERS[c.solver].nodes)
+            per_step, parameters = times_TS[0], weights
+        return Step(c, train=True, cached=False).apply(
+            {},
+            x_BLD,
+            per_step,
+            (parameters, positions_BL, segments_BL),
+            rngs={"dropout": jax.random.key(0)},
+        )[0]
+
+    if c.remat != "none":
+        apply = jax.checkpoint(apply, policy=POLICIES[c.remat])
+    return apply, (x_BLD, jax.eval_shape(lambda: _weights(c)))
+
+
+def _weights(c: ModelConfig) -> dict:
+    """What a step is given: its weights, or the parameters that generate them."""
+    model = Transformer(c)
+    variables = nn.unbox(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    if c.generate_weights == "per_step":
+        return variables["params"]["weights"]
+    table = model.apply(variables, method="tabulate")
+    return jax.tree.map(lambda w: w[0], table)
+
+
+def _dot_flops(jaxpr, repeats: int = 1):
+    """The flops of each matrix product."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            inner = math.prod(eqn.invars[0].aval.shape[i] for i in contracted)
+            yield 2 * inner * math.prod(eqn.outvars[0].aval.shape) * repeats
+        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        for inside in jaxprs_in_params(eqn.params):
+            yield from _dot_flops(inside, repeats * times)

@@ -1,0 +1,69 @@
+"""The plans of a config on a number of devices, fastest first."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+from diffeq_former.config import Config, MeshConfig, validate
+from diffeq_former.errors import UserError
+from diffeq_former.models.remat import POLICIES
+from diffeq_former.planning.closed_form import Plan, make_plan
+from diffeq_former.planning.devices import Device
+from diffeq_former.sharding.rules import MESH_AXES
+
+
+def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
+    """Plans with all meshes, policies and micro-batches that are allowed.
+
+    Those that fit come first, by expected time, then by memory; those that do not
+    follow, by memory.
+
+    Raises:
+      UserError: if no mesh of that many devices divides the model and the batch.
+    """
+    plans = list(_plans(config, num_devices, device))
+    if not plans:
+        raise UserError(
+            f"--num_devices={num_devices}: no mesh of them divides the model and "
+            f"config.training.batch_size ({config.training.batch_size}); use another "
+            "number, or another batch size"
+        )
+
+    def rank(plan: Plan):
+        total = plan.memory.total
+        return (not plan.fits, plan.seconds if plan.fits else total, total)
+
+    return sorted(plans, key=rank)
+
+
+def _plans(config: Config, num_devices: int, device: Device) -> Iterator[Plan]:
+    choices = itertools.product(
+        _meshes(num_devices), _divisors(config.training.batch_size), POLICIES
+    )
+    for mesh, num_micro_batches, remat in choices:
+        tried = dataclasses.replace(
+            config,
+            mesh=mesh,
+            model=dataclasses.replace(config.model, remat=remat),
+            training=dataclasses.replace(
+                config.training, num_micro_batches=num_micro_batches
+            ),
+        )
+        try:
+            validate(tried)
+            plan = make_plan(tried, dataclasses.asdict(mesh), device)
+        except UserError:  # one of those that do not divide
+            continue
+        yield plan
+
+
+def _meshes(num_devices: int) -> Iterator[MeshConfig]:
+    divisors = _divisors(num_devices)
+    for sizes in itertools.product(divisors, repeat=len(MESH_AXES)):
+        if math.prod(sizes) == num_devices:
+            yield MeshConfig(**dict(zip(MESH_AXES, sizes, strict=True)))
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
