@@ -28,6 +28,7 @@ ALLOWED = {
     "sharding": set(),
     "models": {"ode"},
     "training": {"models", "ode", "data", "sharding"},
+    "planning": {"training", "models", "ode", "sharding"},
     "generation": {"models"},
     "evaluation": {"models", "data", "generation", "sharding"},
     "conversion": {"models"},

@@ -8,12 +8,10 @@ multiple of them.
 
 import dataclasses
 import functools
-import math
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxprs_in_params
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.remat import POLICIES
@@ -21,6 +19,7 @@ from diffeq_former.models.step import Step
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import stage_times
 from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.planning.products import dot_flops
 
 _ROWS, _LENGTH = 509, 521  # primes
 
@@ -80,8 +79,7 @@ def multiplied(c: ModelConfig) -> Amount:
         x, pull_back = jax.vjp(step, *arguments)
         return pull_back(x)
 
-    jaxpr = jax.make_jaxpr(forward_and_back)(*arguments).jaxpr
-    return _amount((flops, flops) for flops in _dot_flops(jaxpr))
+    return _amount((n, n) for n in dot_flops(forward_and_back, *arguments))
 
 
 def _amount(sizes_and_values) -> Amount:
@@ -125,15 +123,3 @@ def _weights(c: ModelConfig) -> dict:
         return variables["params"]["weights"]
     table = model.apply(variables, method="tabulate")
     return jax.tree.map(lambda w: w[0], table)
-
-
-def _dot_flops(jaxpr, repeats: int = 1):
-    """The flops of each matrix product."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "dot_general":
-            (contracted, _), _ = eqn.params["dimension_numbers"]
-            inner = math.prod(eqn.invars[0].aval.shape[i] for i in contracted)
-            yield 2 * inner * math.prod(eqn.outvars[0].aval.shape) * repeats
-        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-        for inside in jaxprs_in_params(eqn.params):
-            yield from _dot_flops(inside, repeats * times)
