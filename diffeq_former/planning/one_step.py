@@ -9,14 +9,14 @@ multiple of them.
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
-from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.grid import stage_times
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.products import dot_flops
@@ -100,8 +100,7 @@ def _step(c: ModelConfig):
         segments_BL = positions_BL if c.document_masking else None
         per_step, parameters = weights, None
         if c.generate_weights == "per_step":
-            times_TS = stage_times(c.num_layers, SOLVERS[c.solver].nodes)
-            per_step, parameters = times_TS[0], weights
+            per_step, parameters = _stage_times(c), weights
         return Step(c, train=True, cached=False).apply(
             {},
             x_BLD,
@@ -117,9 +116,12 @@ def _step(c: ModelConfig):
 
 def _weights(c: ModelConfig) -> dict:
     """What a step is given: its weights, or the parameters that generate them."""
-    model = Transformer(c)
-    variables = nn.unbox(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    one, units = dataclasses.replace(c, num_layers=1), BLOCKS[c.block].units(c)
+    parameters, _ = SOURCES[c.weights](one, units).init_with_output(jax.random.key(0))
     if c.generate_weights == "per_step":
-        return variables["params"]["weights"]
-    table = model.apply(variables, method="tabulate")
-    return jax.tree.map(lambda w: w[0], table)
+        return parameters
+    return SOURCES[c.weights].tabulate(one, units, parameters, _stage_times(c))
+
+
+def _stage_times(c: ModelConfig) -> jax.Array:
+    return stage_times(c.num_layers, SOLVERS[c.solver].nodes)[0]

@@ -36,7 +36,8 @@ def test_the_five_best(tool):
 def test_nothing_fits(tool):
     config = f"--config={ROOT}/configs/gpt_large.py"
     flags = ("--num_devices=1", "--device=tpu-v5e", "--search")
-    result = tool(TOOL, config, *flags, "--config.training.batch_size=4")
+    small = [f"--config.training.{k}" for k in ("batch_size=4", "num_micro_batches=1")]
+    result = tool(TOOL, config, *flags, *small)
     [nearest] = plans(result)
     assert not nearest["fits"] and nearest["num_micro_batches"] == 4
     assert "0 fit\nnothing fits; the nearest is:\n" in result.stderr
