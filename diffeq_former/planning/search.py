@@ -17,7 +17,7 @@ def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
     """Plans with all meshes, policies and micro-batches that are allowed.
 
     Those that fit come first, by expected time, then by memory; those that do not
-    follow, by memory.
+    follow, by memory, then by time.
 
     Raises:
       UserError: if no mesh of that many devices divides the model and the batch.
@@ -31,8 +31,8 @@ def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
         )
 
     def rank(plan: Plan):
-        total = plan.memory.total
-        return (not plan.fits, plan.seconds if plan.fits else total, total)
+        total, seconds = plan.memory.total, plan.seconds
+        return (0, seconds, total) if plan.fits else (1, total, seconds)
 
     return sorted(plans, key=rank)
 

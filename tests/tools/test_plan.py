@@ -39,7 +39,7 @@ def test_nothing_fits(tool):
     small = [f"--config.training.{k}" for k in ("batch_size=4", "num_micro_batches=1")]
     result = tool(TOOL, config, *flags, *small)
     [nearest] = plans(result)
-    assert not nearest["fits"] and nearest["num_micro_batches"] == 4
+    assert not nearest["fits"] and nearest["memory"]["total"] > 16e9
     assert "0 fit\nnothing fits; the nearest is:\n" in result.stderr
     assert "of 16 GB, does not fit" in result.stderr
 
