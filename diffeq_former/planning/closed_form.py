@@ -106,7 +106,7 @@ def make_plan(config: Config, sizes: Sizes, device: Device) -> Plan:
         memory=needed,
         sent=communication.sent(config, sizes, seq_len),
         model_flops=tokens * flops_per_token(config.model, seq_len),
-        flops=_flops(config, sizes, seq_len),
+        flops=flops_of_step(config, sizes, seq_len),
         traffic=_traffic(config, sizes, seq_len, device, needed),
     )
 
@@ -136,7 +136,7 @@ def _described_state(config: Config) -> states.TrainState:
     return states.abstract(config, shapes.abstract_mesh(sizes))
 
 
-def _flops(config: Config, sizes: Sizes, seq_len: int) -> float:
+def flops_of_step(config: Config, sizes: Sizes, seq_len: int) -> float:
     """Products of a step on one device, as its trace has them.
 
     The steps of the depth, with what the policy computes again; the logits, forward

@@ -26,7 +26,7 @@ def _tpu(name: str, memory: float, bandwidth: float, link: float, node: int) -> 
     return Device(PEAKS[name][1], memory, bandwidth, link, node, _TPU_NETWORK, False)
 
 
-# Google states no figure for each chip; 6.25 GB/s is 200 Gbit/s for a host of four.
+# Between slices, assumed: 200 Gbit/s for a host of four chips.
 _TPU_NETWORK = 6.25e9
 
 # NVIDIA: NVLink is sold as the sum of both ways (600 and 900 GB/s), here it is half of

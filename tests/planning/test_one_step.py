@@ -10,7 +10,7 @@ from cases import TINY, allowed, name, shapes_of
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.planning.closed_form import _flops
+from diffeq_former.planning.closed_form import flops_of_step
 from diffeq_former.planning.one_step import kept, share_of
 from diffeq_former.planning.products import dot_flops
 from diffeq_former.sharding.rules import MESH_AXES
@@ -78,7 +78,7 @@ def test_flops_are_those_of_the_traced_step(config, remat):
         return loss_and_gradients(whole, params, batches, key)[1]
 
     counted = sum(dot_flops(step, params_of(model), batch, key))
-    stated = _flops(whole, dict.fromkeys(MESH_AXES, 1), model.max_len)
+    stated = flops_of_step(whole, dict.fromkeys(MESH_AXES, 1), model.max_len)
     # The maps from t to u(t) are not counted, and are large beside a tiny model.
     maps = 0.02 if model.weights == "hypernetwork" else 0
     assert (1 - maps) * counted <= stated <= counted
