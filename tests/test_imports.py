@@ -30,6 +30,7 @@ ALLOWED = {
     "sharding": set(),
     "models": {"ode"},
     "training": {"models", "ode", "data", "sharding"},
+    "planning": {"training", "models", "ode", "sharding"},
     "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
     "conversion": {"models"},

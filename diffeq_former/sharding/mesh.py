@@ -29,7 +29,7 @@ def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
       UserError: if the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
-    shape = _shape(c, len(devices))
+    shape = mesh_shape(c, len(devices))
     slices = len({getattr(d, "slice_index", 0) for d in devices})
     if devices[0].platform == "tpu" and slices > 1:
         grid = _hybrid_grid(shape, slices, devices)
@@ -38,7 +38,8 @@ def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
-def _shape(c: MeshConfig, num_devices: int) -> tuple[int, ...]:
+def mesh_shape(c: MeshConfig, num_devices: int) -> tuple[int, ...]:
+    """The sizes of all axes; raises UserError unless they multiply to that number."""
     sizes = [getattr(c, axis) for axis in MESH_AXES]
     known = math.prod(size for size in sizes if size != -1)
     if num_devices % known or (-1 not in sizes and known != num_devices):
@@ -117,6 +118,10 @@ def rows_at_once(c: TrainingConfig, mesh: Mesh) -> int:
     return min(
         c.batch_size, c.per_device_batch_size * num_row_shares(mesh) or sys.maxsize
     )
+
+
+def num_micro_batches(c: TrainingConfig, mesh: Mesh) -> int:
+    return c.batch_size // rows_at_once(c, mesh)
 
 
 def rows_of_process(mesh: Mesh, batch_size: int) -> list[int]:

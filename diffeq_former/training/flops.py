@@ -17,27 +17,28 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.units import Linear
 from diffeq_former.ode.solvers import SOLVERS, Splitting
 
-# Dense bfloat16 flops a second of one device, by its whole name (vendors' data sheets).
-_PEAKS = (
-    (r"NVIDIA A100(?!.*MIG).*", 312e12),
-    (r"NVIDIA H100 80GB HBM3", 989e12),
-    (r"NVIDIA H200", 989e12),
-    (r"TPU v4", 275e12),
-    (r"TPU v5 lite|TPU v5e", 197e12),
-    (r"TPU v5|TPU v5p", 459e12),
-    (r"TPU v6 lite|TPU v6e", 918e12),
-)
+# How JAX calls a device, and its dense bfloat16 flops a second (vendors' data sheets).
+PEAKS = {
+    "a100-40": (r"NVIDIA A100(?!.*(MIG|80GB)).*", 312e12),
+    "a100-80": (r"NVIDIA A100(?!.*MIG).*80GB.*", 312e12),
+    "h100": (r"NVIDIA H100 80GB HBM3", 989e12),
+    "h200": (r"NVIDIA H200", 989e12),
+    "tpu-v4": (r"TPU v4", 275e12),
+    "tpu-v5e": (r"TPU v5 lite|TPU v5e", 197e12),
+    "tpu-v5p": (r"TPU v5|TPU v5p", 459e12),
+    "tpu-v6e": (r"TPU v6 lite|TPU v6e", 918e12),
+}
 
 
 def flops_per_token(c: ModelConfig, seq_len: int) -> float:
-    attention_evaluations, _ = _evaluations(c)
+    attention_evaluations, _ = evaluations(c)
     attention = 12 * attention_evaluations * c.d_model * seq_len
     return float(6 * weights_per_token(c) + attention)
 
 
 def weights_per_token(c: ModelConfig) -> int:
     """N: the matrix weights that a token meets on its way to the logits."""
-    attention, feed_forward = _evaluations(c)
+    attention, feed_forward = evaluations(c)
     linears = [u for u in BLOCKS[c.block].units(c).values() if isinstance(u, Linear)]
     field = sum(
         math.prod(u.kernel) * (feed_forward if "mlp" in u.axes else attention)
@@ -48,7 +49,7 @@ def weights_per_token(c: ModelConfig) -> int:
 
 def peak_flops(device: jax.Device) -> float | None:
     """Peak flops a second of one device; None if it is not in the table."""
-    for pattern, peak in _PEAKS:
+    for pattern, peak in PEAKS.values():
         if re.fullmatch(pattern, device.device_kind):
             return peak
     return None
@@ -56,7 +57,7 @@ def peak_flops(device: jax.Device) -> float | None:
 
 def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
     """One line: the definition of MFU with this run's numbers."""
-    N, (A, _) = weights_per_token(c), _evaluations(c)
+    N, (A, _) = weights_per_token(c), evaluations(c)
     formula = (
         f"flops per token = 6 N + 12 A D L = {flops_per_token(c, seq_len):.4g} "
         f"(N = {N:,} weights met, A = {A} attentions, D = {c.d_model}, L = {seq_len})"
@@ -67,7 +68,7 @@ def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
     return f"{formula}; MFU is of {len(devices)} x {peak / 1e12:.0f} Tflop/s ({kind})"
 
 
-def _evaluations(c: ModelConfig) -> tuple[int, int]:
+def evaluations(c: ModelConfig) -> tuple[int, int]:
     """How often attention and feed-forward are evaluated over the depth."""
     solver = SOLVERS[c.solver]
     if isinstance(solver, Splitting):

@@ -14,9 +14,9 @@ from diffeq_former.config import Config
 from diffeq_former.models.partition import constrain
 from diffeq_former.sharding.mesh import (
     batch_sharding,
+    num_micro_batches,
     on_mesh,
     replicated,
-    rows_at_once,
 )
 from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients
@@ -35,14 +35,12 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     counts spikes, see divergence.py, which change nothing else.
     """
     optimizer = optimizer_of(config)
-    num_micro_batches = config.training.batch_size // rows_at_once(
-        config.training, mesh
-    )
+    M = num_micro_batches(config.training, mesh)
     schedule = make_schedule(config.optimizer, config.training.num_steps)
 
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        batches_MBL = _micro_batches(batch_BL, num_micro_batches)
+        batches_MBL = _micro_batches(batch_BL, M)
         losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         gradient_norms = norms("grad_norm", gradients)

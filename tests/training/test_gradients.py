@@ -1,6 +1,7 @@
 """Accumulated gradients against a loss written down plainly."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +9,10 @@ import numpy as np
 import optax
 import pytest
 from cases import TINY, in_two_lots, params_of
-from dot_flops import dot_flops
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.planning.products import dot_flops
 from diffeq_former.training.gradients import loss_and_gradients
 
 Z_LOSS = 0.01
@@ -104,7 +105,8 @@ def test_tables_in_bfloat16_are_summed_in_float32():
 def flops_of(config: Config, M: int) -> int:
     params, batch = params_of(config.model), micro_batches(batch_of(8), M)
     key = jax.random.key(0)
-    return dot_flops(lambda p, b: loss_and_gradients(config, p, b, key), params, batch)
+    step = functools.partial(loss_and_gradients, config)
+    return sum(dot_flops(step, params, batch, key))
 
 
 def test_weights_are_generated_once_for_all_micro_batches():

@@ -1,0 +1,47 @@
+"""What one accelerator can do, from the vendors' data sheets."""
+
+import dataclasses
+
+from diffeq_former.training.flops import PEAKS
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """One device. Rates are bytes a second; links are one way, all of them together."""
+
+    peak_flops: float  # dense bfloat16, a second
+    memory: float  # bytes
+    bandwidth: float  # of its memory
+    link: float  # to the devices of its node or slice: NVLink, ICI
+    node: int  # devices that these links join
+    network: float  # between nodes or slices, each device's share
+    fused_attention: bool  # never holds a matrix of scores
+
+
+def _gpu(name: str, memory: float, bandwidth: float, link: float, network: float):
+    return Device(PEAKS[name][1], memory, bandwidth, link, 8, network, True)
+
+
+def _tpu(name: str, memory: float, bandwidth: float, link: float, node: int) -> Device:
+    return Device(PEAKS[name][1], memory, bandwidth, link, node, _TPU_NETWORK, False)
+
+
+# Between slices, assumed: 200 Gbit/s for a host of four chips.
+_TPU_NETWORK = 6.25e9
+
+# NVIDIA: NVLink is sold as the sum of both ways (600 and 900 GB/s), here it is half of
+# that. Networks as in DGX systems: a 200 (A100) or 400 Gbit/s adapter for each GPU.
+# Google: interconnect (ICI) bandwidth a chip, and the largest slice.
+DEVICES = {
+    # NVIDIA A100 Tensor Core GPU data sheet, SXM.
+    "a100-40": _gpu("a100-40", 40e9, 1.555e12, 300e9, 25e9),
+    "a100-80": _gpu("a100-80", 80e9, 2.039e12, 300e9, 25e9),
+    # NVIDIA H100 and H200 Tensor Core GPU data sheets, SXM.
+    "h100": _gpu("h100", 80e9, 3.35e12, 450e9, 50e9),
+    "h200": _gpu("h200", 141e9, 4.8e12, 450e9, 50e9),
+    # Google Cloud TPU system architecture: v4, v5e, v5p, v6e.
+    "tpu-v4": _tpu("tpu-v4", 32e9, 1.228e12, 300e9, 4096),
+    "tpu-v5e": _tpu("tpu-v5e", 16e9, 0.819e12, 200e9, 256),
+    "tpu-v5p": _tpu("tpu-v5p", 95e9, 2.765e12, 600e9, 8960),
+    "tpu-v6e": _tpu("tpu-v6e", 32e9, 1.64e12, 448e9, 256),
+}

@@ -1,0 +1,71 @@
+"""The plans of a config on a number of devices, fastest first."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+from diffeq_former.config import Config, MeshConfig
+from diffeq_former.errors import UserError
+from diffeq_former.models.remat import POLICIES
+from diffeq_former.models.validate import validate_model
+from diffeq_former.planning.closed_form import Plan, make_plan
+from diffeq_former.planning.devices import Device
+from diffeq_former.sharding.rules import MESH_AXES
+
+
+def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
+    """Plans with all meshes, policies and micro-batches that are allowed.
+
+    Those that fit come first, by expected time, then by memory; those that do not
+    follow, by memory, then by time.
+
+    Raises:
+      UserError: if no mesh of that many devices divides the model and the batch.
+    """
+    plans = list(_plans(config, num_devices, device))
+    if not plans:
+        raise UserError(
+            f"--num_devices={num_devices}: no mesh of them divides the model and "
+            f"config.training.batch_size ({config.training.batch_size}); use another "
+            "number, or another batch size"
+        )
+
+    def rank(plan: Plan):
+        total, seconds = plan.memory.total, plan.seconds
+        return (0, seconds, total) if plan.fits else (1, total, seconds)
+
+    return sorted(plans, key=rank)
+
+
+def _plans(config: Config, num_devices: int, device: Device) -> Iterator[Plan]:
+    choices = (
+        (mesh, rows, remat)
+        for mesh in _meshes(num_devices)
+        for rows in _divisors(config.training.batch_size // (mesh.data * mesh.fsdp))
+        for remat in POLICIES
+    )
+    for mesh, rows, remat in choices:
+        tried = dataclasses.replace(
+            config,
+            mesh=mesh,
+            model=dataclasses.replace(config.model, remat=remat),
+            training=dataclasses.replace(config.training, per_device_batch_size=rows),
+        )
+        try:
+            validate_model(tried.model)
+            plan = make_plan(tried, dataclasses.asdict(mesh), device)
+        except UserError:  # one of those that do not divide
+            continue
+        yield plan
+
+
+def _meshes(num_devices: int) -> Iterator[MeshConfig]:
+    divisors = _divisors(num_devices)
+    for sizes in itertools.product(divisors, repeat=len(MESH_AXES)):
+        if math.prod(sizes) == num_devices:
+            yield MeshConfig(**dict(zip(MESH_AXES, sizes, strict=True)))
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

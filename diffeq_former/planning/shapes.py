@@ -1,0 +1,105 @@
+"""The arrays of a model as shapes with named axes, and the share a device holds.
+
+T grid steps, S stage times of a step.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+
+from diffeq_former.config import Config, ModelConfig
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.units import Linear
+from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.sharding.mesh import num_micro_batches
+from diffeq_former.sharding.rules import MESH_AXES, RULES
+
+Sizes = Mapping[str, int]  # of the mesh's axes
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    itemsize: int
+
+    def num_bytes(self, sizes: Sizes, cut_by: Iterable[str] = MESH_AXES) -> float:
+        """Of a device's share, where only these axes of the mesh cut it."""
+        parts = [sizes[RULES[name]] for name in self.axes if RULES[name] in cut_by]
+        return math.prod(self.shape) * self.itemsize / math.prod(parts)
+
+    def is_cut_by(self, axis: str) -> bool:
+        return any(RULES[name] == axis for name in self.axes)
+
+
+def abstract_mesh(sizes: Sizes) -> AbstractMesh:
+    """The mesh without devices."""
+    shape = tuple(sizes[axis] for axis in MESH_AXES)
+    return AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def micro_batches(config: Config, sizes: Sizes) -> int:
+    return num_micro_batches(config.training, abstract_mesh(sizes))
+
+
+def shard_bytes(tree, sizes: Sizes) -> int:
+    """Bytes that one device holds of arrays that are described with shardings.
+
+    Whatever mesh they were described for, it is that of the given sizes now.
+    """
+    mesh = abstract_mesh(sizes)
+
+    def of(x) -> int:
+        shape = NamedSharding(mesh, x.sharding.spec).shard_shape(x.shape)
+        return math.prod(shape) * x.dtype.itemsize
+
+    return sum(map(of, jax.tree.leaves(tree)))
+
+
+def table(c: ModelConfig) -> list[Array]:
+    """The generated weights of all steps; or of one, if each generates its own."""
+    num_stages = len(SOLVERS[c.solver].nodes)
+    tabulated = c.generate_weights == "tabulated"
+    times = (c.num_layers if tabulated else 1, num_stages)
+    arrays = []
+    for unit in BLOCKS[c.block].units(c).values():
+        if isinstance(unit, Linear):
+            described = [(unit.kernel, unit.axes)]
+            described += [(unit.bias_shape, unit.bias_axes)] * unit.bias
+            itemsize = jnp.dtype(c.dtype).itemsize
+        else:
+            described, itemsize = [((unit.size,), ("norm",))] * (1 + unit.shift), 4
+        arrays += [
+            Array(times + shape, ("layers", "layers", *axes), itemsize)
+            for shape, axes in described
+        ]
+    return arrays
+
+
+def banks(c: ModelConfig) -> list[Array]:
+    """F_e of all linear maps, rounded to the compute dtype if that is another."""
+    if c.weights != "hypernetwork" or c.dtype == "float32":
+        return []
+    itemsize, E = jnp.dtype(c.dtype).itemsize, c.time_embed_dim
+    return [
+        Array((E, *unit.kernel), ("time_embed", *unit.axes), itemsize)
+        for unit in BLOCKS[c.block].units(c).values()
+        if isinstance(unit, Linear)
+    ]
+
+
+def lookups(c: ModelConfig) -> list[Array]:
+    """The embeddings, float32, of which every device needs whole rows."""
+    token = Array((c.vocab_size, c.d_model), ("vocab", "embed"), 4)
+    position = Array((c.max_len, c.d_model), ("position", "embed"), 4)
+    return [token] + [position] * BLOCKS[c.block].learned_positions
+
+
+def unembedding(c: ModelConfig) -> Array:
+    """The matrix before the logits, in the compute dtype."""
+    itemsize = jnp.dtype(c.dtype).itemsize
+    return Array((c.d_model, c.vocab_size), ("embed", "vocab"), itemsize)

@@ -1,0 +1,161 @@
+"""The closed form against arrays that exist, and against the compiler."""
+
+import dataclasses
+
+import jax
+import pytest
+from cases import TINY, allowed_in_turn, mesh_of, name, shapes_of
+
+from diffeq_former.config import Config, MeshConfig, ModelConfig, TrainingConfig
+from diffeq_former.errors import UserError
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.planning import communication, compiled, shapes
+from diffeq_former.planning.closed_form import axis_sizes, make_plan, state_bytes
+from diffeq_former.planning.devices import DEVICES
+from diffeq_former.sharding.rules import MESH_AXES
+from diffeq_former.training import state
+
+ONE = dict.fromkeys(MESH_AXES, 1)
+# As a CPU computes attention: with all scores.
+DEVICE = dataclasses.replace(DEVICES["h100"], fused_attention=False)
+ROWS, L = 32, 32
+MODEL = ModelConfig(
+    num_layers=3,
+    d_model=64,
+    num_heads=8,
+    vocab_size=128,
+    max_len=L,
+    time_embed_dim=16,
+    num_frequencies=8,
+    dtype="float32",
+    remat="full",
+)
+
+
+def plan_of(mesh, M=1, rows=ROWS, **model):
+    sizes = axis_sizes(MeshConfig(**mesh), 8 if mesh else 1)
+    at_once = rows // (sizes["data"] * sizes["fsdp"] * M)
+    config = Config(
+        model=dataclasses.replace(MODEL, **model),
+        training=TrainingConfig(
+            batch_size=rows, per_device_batch_size=at_once, loss_chunk=8
+        ),
+        mesh=MeshConfig(**mesh),
+    )
+    return make_plan(config, sizes, DEVICE)
+
+
+def compiled_for(plan):
+    num_devices = 8 if max(plan.sizes.values()) > 1 else 1
+    return compiled.measures(compiled.compile_step(plan.config, num_devices))
+
+
+@pytest.mark.parametrize(
+    "axes", [{"data": 1, "fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str
+)
+def test_the_state_has_the_bytes_of_its_real_shards(axes):
+    config, mesh = Config(model=TINY), mesh_of(8, **axes)
+    created = state.create(config, mesh)
+
+    def held(tree):
+        arrays = jax.tree.leaves(tree)
+        return [
+            sum(x.addressable_shards[k].data.nbytes for x in arrays) for k in range(8)
+        ]
+
+    parameters, optimizer = state_bytes(config, dict(mesh.shape))
+    assert held(created.params) == [parameters] * 8
+    assert held(created.opt_state) == [optimizer] * 8
+
+
+@pytest.mark.parametrize("config", allowed_in_turn(), ids=name)
+def test_the_table_has_the_bytes_of_what_is_generated(config):
+    config = dataclasses.replace(config, dtype="bfloat16")
+    is_shape = {"is_leaf": lambda x: isinstance(x, tuple)}
+    params = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, "float32"),
+        shapes_of(config),
+        **is_shape,
+    )
+    generated = jax.eval_shape(
+        lambda p: Transformer(config).apply({"params": p}, method="tabulate"), params
+    )
+    expected = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(generated))
+    assert sum(a.num_bytes(ONE) for a in shapes.table(config)) == expected
+
+
+def meshes():
+    quick = ("fsdp",)
+    for label, mesh, options in (
+        ("data", {"data": 8}, {}),
+        ("fsdp", {"data": 1, "fsdp": 8}, {}),
+        ("fsdp-accumulated", {"data": 1, "fsdp": 8}, {"M": 4}),
+        ("tensor", {"data": 1, "tensor": 8}, {}),
+        ("sequence", {"data": 1, "sequence": 8}, {}),
+        ("mixed", {"data": 2, "fsdp": 2, "tensor": 2}, {"block": "llama"}),
+    ):
+        marks = [] if label in quick else pytest.mark.slow
+        yield pytest.param(mesh, options, marks=marks, id=label)
+
+
+@pytest.mark.parametrize("mesh, options", list(meshes()))
+def test_as_much_is_sent_as_in_the_compiled_step(mesh, options):
+    """But for norms, the maps from t to u(t), and sums of scalars."""
+    plan = plan_of(mesh, **options)
+    measured = compiled_for(plan)
+    stated = communication.by_kind(plan.sent)
+    assert stated == pytest.approx(measured["sent"], rel=0.01)
+    assert measured["memory"]["argument"] == pytest.approx(
+        plan.memory.parameters + plan.memory.optimizer + plan.memory.batch, abs=32
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_activations_grow_with_depth_as_stated(remat):
+    """Where they are most of the memory; the compiler fuses some of what is kept."""
+
+    def temporary(num_layers):
+        options = {"num_layers": num_layers, "horizon": 1.0, "remat": remat}
+        plan = plan_of({}, rows=512, **options)
+        return plan.memory.backward, compiled_for(plan)["memory"]["temp"]
+
+    (stated, measured), (stated_deep, measured_deep) = map(temporary, (4, 28))
+    slope = (measured_deep - measured) / (stated_deep - stated)
+    assert 0.7 < slope < 1.1
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_activations_grow_with_rows_and_shrink_with_micro_batches(remat):
+    one, two, halved = (
+        plan_of({}, rows=rows, M=M, remat=remat).memory.activations
+        for rows, M in ((32, 1), (64, 1), (64, 2))
+    )
+    assert two == 2 * one and halved == one
+
+
+def test_a_fused_kernel_keeps_no_scores():
+    options = {"dtype": "bfloat16", "remat": "none"}
+    plan = plan_of({}, **options)
+    fused = make_plan(plan.config, plan.sizes, DEVICES["h100"])
+    scores = MODEL.num_layers * ROWS * MODEL.num_heads * L * L * 4
+    assert plan.memory.saved_states - fused.memory.saved_states > scores
+    masked = plan_of({}, document_masking=True, end_of_text=0, **options)
+    unfused = make_plan(masked.config, masked.sizes, DEVICES["h100"])
+    assert unfused.memory == masked.memory
+
+
+def test_what_leaves_the_node_goes_over_the_network():
+    config = Config(model=MODEL, training=TrainingConfig(batch_size=32))
+    sizes = ONE | {"data": 2, "fsdp": 8}
+    plan = make_plan(config, sizes, DEVICE)
+    crossing = sum(m.num_bytes for m in plan.sent if "data" in m.axes)
+    assert plan.parts["network"] == pytest.approx(crossing / DEVICE.network)
+    assert plan.parts["link"] > 0
+    one_node = make_plan(config, ONE | {"data": 2, "fsdp": 4}, DEVICE)
+    assert one_node.parts["network"] == 0
+
+
+def test_a_mesh_that_does_not_divide_the_model():
+    with pytest.raises(UserError, match=r"config.model.num_heads: expected a multiple"):
+        plan_of({"data": 1, "tensor": 8}, num_heads=4)
