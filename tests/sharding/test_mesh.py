@@ -126,3 +126,43 @@ def test_activations_are_laid_out_only_on_a_mesh():
     with layout(mesh_of(8, fsdp=2, sequence=2, tensor=2)):
         text = jax.jit(lambda x: constrain(x, "batch", "length", "mlp")).lower(x)
     assert '[{"data", "fsdp"}, {"sequence"}, {"tensor"}]' in text.as_text()
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceDevice:
+    """What the arrangement asks of a device of a TPU slice, of which there are none."""
+
+    id: int
+    slice_index: int
+    process_index: int = 0
+    core_on_chip: int = 0
+    platform: str = "tpu"
+    device_kind: str = "TPU v4"
+
+    @property
+    def coords(self):
+        return self.id % 2, self.id // 2 % 2, 0
+
+
+@pytest.mark.parametrize(
+    "axes, slices_along_data_and_fsdp",
+    [
+        ({"fsdp": 2, "tensor": 2}, [[0, 0], [1, 1], [2, 2], [3, 3]]),
+        ({"fsdp": 4, "tensor": 2}, [[0, 0, 1, 1], [2, 2, 3, 3]]),
+        ({"data": 1, "fsdp": -1, "sequence": 4}, [[0, 1, 2, 3]]),
+    ],
+)
+def test_the_outer_axes_cross_the_network_between_slices(
+    axes, slices_along_data_and_fsdp
+):
+    devices = [SliceDevice(k, slice_index=k // 4) for k in range(16)]
+    grid = make_mesh(MeshConfig(**axes), devices).devices
+    index = np.vectorize(lambda device: device.slice_index)(grid)
+    assert (index == index[:, :, :1, :1]).all()
+    assert index[:, :, 0, 0].tolist() == slices_along_data_and_fsdp
+
+
+def test_slices_that_no_outer_axis_can_cross():
+    devices = [SliceDevice(k, slice_index=k // 4) for k in range(12)]
+    with pytest.raises(UserError, match="3 slices of devices cannot be shared by"):
+        make_mesh(MeshConfig(data=2, fsdp=2, tensor=3), devices)
