@@ -23,6 +23,11 @@ def told(workdir: Path, learning_rate: float) -> Iterator[None]:
         raise FaultError(
             f"{fault}: {_last_good(workdir)}; the same command continues"
         ) from fault
+    except TimeoutError as error:  # of Orbax, which asks the wall clock
+        raise FaultError(
+            "saving a checkpoint took too long, or the clock jumped meanwhile:"
+            f" {_last_good(workdir)}; the same command continues"
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
         if is_disk_full(error):
             raise DiskFullError(

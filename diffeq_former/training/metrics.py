@@ -55,7 +55,8 @@ class Meter:
         """Time in here (evaluation, sampling, saving) is not time of training."""
         start = time.perf_counter()
         yield
-        self._start += time.perf_counter() - start
+        # A report in here has started anew.
+        self._start += time.perf_counter() - max(start, self._start)
 
     def report(self, device_metrics: dict[str, jax.Array]) -> dict[str, float]:
         """All numbers, of the device (waits for them) and the host; starts anew.

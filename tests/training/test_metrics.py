@@ -59,6 +59,17 @@ def test_waiting_is_counted_a_step_and_pauses_are_not_counted(meter):
     assert 2 * values["seconds_per_step"] < paused
 
 
+def test_a_report_in_a_pause_starts_anew_after_it(meter):
+    with meter.pause():
+        time.sleep(0.2)
+        meter.report(LOSS)
+        time.sleep(0.2)
+    start = time.perf_counter()
+    meter.count_step()
+    seconds = meter.report(LOSS)["seconds_per_step"]
+    assert 0 < seconds <= time.perf_counter() - start + 0.1
+
+
 def test_a_report_starts_anew(meter):
     with meter.data_wait():
         time.sleep(0.01)

@@ -71,8 +71,8 @@ def run_and_kill(command, workdir, draw: random.Random) -> None:
         process.communicate()
 
 
-def assert_ends_like(uninterrupted, command, workdir, config, **options) -> None:
-    result = command.run(workdir, **options)
+def assert_ends_like(uninterrupted, command, workdir, config) -> None:
+    result = command.run(workdir)
     assert result.returncode == 0, result.stderr
     final = last_state(workdir, config)
     assert int(final.step) == NUM_STEPS
@@ -153,24 +153,26 @@ def test_faulty_data_workers(config, folder, uninterrupted):
     assert_ends_like(uninterrupted, command, workdir, config)
 
 
-# The wall clock jumps by an hour or two, forth and back, whenever it is asked.
+# The wall clock jumps by an hour, forth or back, every half a second.
 JUMPING_CLOCK = """
-import itertools, runpy, sys, time
-wall, jumps = time.time, itertools.cycle([0, 3600, 0, -3600])
-time.time = lambda: wall() + next(jumps)
+import runpy, sys, time
+wall = time.time
+time.time = lambda: wall() + 3600 * (int(time.monotonic() * 2) % 2)
 sys.argv[0] = "main"
 runpy.run_module("diffeq_former.main", run_name="__main__")
 """
 
 
 def test_a_clock_that_jumps(config, folder, uninterrupted):
-    command, workdir, start = (
-        Command(folder, config),
-        folder / "clock",
-        time.monotonic(),
-    )
-    assert_ends_like(uninterrupted, command, workdir, config, script=JUMPING_CLOCK)
+    """Orbax may give up where it jumps in the few moments in which Orbax waits."""
+    command, workdir = Command(folder, config), folder / "clock"
+    start, code = time.monotonic(), 1
+    while code == 1:
+        result = command.run(workdir, script=JUMPING_CLOCK)
+        code, *_, last = result.returncode, *result.stderr.splitlines()
+        assert code == 0 or "or the clock jumped meanwhile: " in last, result.stderr
     elapsed = time.monotonic() - start
+    assert_ends_like(uninterrupted, command, workdir, config)
     trained = [line for line in lines(workdir) if "loss" in line]
     seconds = [line["seconds_per_step"] for line in trained]
     assert len(seconds) == NUM_STEPS
