@@ -50,10 +50,12 @@ def _guarded(main: Callable[[], int | None]) -> int:
         return code
     except FaultError as error:
         fail_now(str(error))
-    except (Exception, KeyboardInterrupt):
-        if _name is None:
+    except (Exception, KeyboardInterrupt) as error:
+        if _name is None and isinstance(error, KeyboardInterrupt):
             raise
         traceback.print_exc()
+        if _name is None:
+            _exit_now(FAILED)
         fail_now(
             f"{_name} failed, and the others end with it; where a collective operation "
             "failed, another process died before"
@@ -61,7 +63,9 @@ def _guarded(main: Callable[[], int | None]) -> int:
 
 
 def _exit_now(code: int) -> NoReturn:
-    """Exits without the exit handlers, which write, and wait for other processes."""
+    """Exits without the exit handlers, which write, and wait: for other processes, or
+    for a save that will not end.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

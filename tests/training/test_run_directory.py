@@ -9,6 +9,7 @@ from cases import mesh_of
 from prepared import prepare_words
 from runs import tiny_config
 
+from diffeq_former.config import MeshConfig
 from diffeq_former.data import dataset as datasets
 from diffeq_former.errors import UserError
 from diffeq_former.training import run_directory, state
@@ -103,13 +104,15 @@ def test_another_dataset(tmp_path, workdir, config, dataset):
         check(workdir, config, other, allow=True)
 
 
-def test_moved_dataset_is_a_change_of_the_config(tmp_path, workdir, config, dataset):
+def test_a_run_may_go_on_elsewhere(tmp_path, workdir, config, dataset):
+    """With the dataset in another folder, other workers, another mesh."""
     run_directory.write(workdir, config, dataset)
     moved = datasets.load(shutil.copytree(dataset.path, tmp_path / "moved"))
-    changed = run_directory.fit(tiny_config(moved), moved)
-    with pytest.raises(UserError, match="data.path: "):
-        check(workdir, changed, moved)
-    check(workdir, changed, moved, allow=True)
+    there = run_directory.fit(tiny_config(moved), moved)
+    assert there.data.path != config.data.path
+    data = dataclasses.replace(there.data, num_workers=3)
+    there = dataclasses.replace(there, data=data, mesh=MeshConfig(fsdp=2))
+    check(workdir, there, moved)
 
 
 @pytest.mark.parametrize(
