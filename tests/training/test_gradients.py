@@ -95,8 +95,8 @@ def test_tables_in_bfloat16_are_summed_in_float32():
     params = params_of(config.model)
     row = {k: x[:1] for k, x in batch_of(1, seed=3).items()}
     row["targets"] = np.abs(row["targets"])
-    many = {k: np.repeat(x, 48, axis=0) for k, x in row.items()}
-    _, expected = accumulated(config, params, row, 1)
+    two, many = ({k: np.repeat(x, n, axis=0) for k, x in row.items()} for n in (2, 48))
+    _, expected = accumulated(config, params, two, 2)  # x + x is exact
     _, gradients = accumulated(config, params, many, 48)
     assert all(g.dtype == jnp.float32 for g in jax.tree.leaves(gradients))
     assert_near(gradients, expected, 1e-6)

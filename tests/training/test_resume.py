@@ -92,6 +92,7 @@ def test_killed_ten_times(config, folder, uninterrupted):
     assert_ends_like(uninterrupted, command, workdir, config)
 
 
+@pytest.mark.slow
 def test_killed_with_worker_processes(config, folder, uninterrupted):
     data = dataclasses.replace(config.data, num_workers=2)
     with_workers = dataclasses.replace(config, data=data)
@@ -122,6 +123,7 @@ def run_with_faulty_worker(command, workdir, number: signal.Signals):
     return process.returncode, last, err
 
 
+@pytest.mark.slow
 def test_faulty_data_workers(config, folder, uninterrupted):
     """Each ends the run soon, with a line; nothing is lost."""
     data = dataclasses.replace(config.data, num_workers=2, timeout=15.0)

@@ -187,6 +187,7 @@ class StopAfterRollback(StopRequest):
         return self.signal is not None
 
 
+@pytest.mark.slow
 def test_stopped_after_each_rollback_equals_uninterrupted(
     uninterrupted, broken, config, dataset, expected, tmp_path
 ):
