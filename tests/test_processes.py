@@ -121,12 +121,13 @@ def alone(command, folder):
     return folder / "alone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "num_processes, axes",
     [
         (2, {}),
-        pytest.param(4, {"data": 2, "fsdp": 4}, marks=pytest.mark.slow),
-        pytest.param(2, {"data": 1, "fsdp": 4, "tensor": 2}, marks=pytest.mark.slow),
+        (4, {"data": 2, "fsdp": 4}),
+        (2, {"data": 1, "fsdp": 4, "tensor": 2}),
     ],
 )
 def test_processes_equal_one(command, config, folder, alone, num_processes, axes):

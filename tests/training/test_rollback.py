@@ -200,6 +200,7 @@ def test_stopped_after_each_rollback_equals_uninterrupted(
     assert_same(workdir, uninterrupted, config)
 
 
+@pytest.mark.slow
 def test_killed_after_a_rollback_equals_uninterrupted(
     uninterrupted, broken, config, tmp_path
 ):
