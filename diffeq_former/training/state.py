@@ -1,6 +1,7 @@
 """Everything that a step of training changes."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import flax.struct
@@ -36,7 +37,7 @@ def create(config: Config, mesh: Mesh) -> TrainState:
     Each device makes what it holds; what is drawn does not depend on the mesh.
     """
     init = jax.jit(
-        lambda: _init(config),
+        lambda: _first(config, nn.unbox(_init_boxed(config.model, config.seed))),
         out_shardings=shardings(config, mesh),
         # It runs once, and would compile for longer than all else on a CPU.
         compiler_options={"xla_backend_optimization_level": 1},
@@ -46,10 +47,9 @@ def create(config: Config, mesh: Mesh) -> TrainState:
 
 def abstract(config: Config, mesh: Mesh) -> TrainState:
     """Shapes, types and shardings of the state, without its memory."""
-    shapes = jax.eval_shape(lambda: _init(config))
     return jax.tree.map(
         lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
-        shapes,
+        _shapes(config),
         shardings(config, mesh),
     )
 
@@ -66,9 +66,8 @@ def shardings(config: Config, mesh: Mesh) -> TrainState:
 
     Factored moments are small, and everywhere.
     """
-    boxed = jax.eval_shape(lambda: _init_boxed(config.model, config.seed))
-    params, everywhere = parameter_shardings(boxed, mesh), replicated(mesh)
-    shapes = jax.eval_shape(lambda: _init(config))
+    params = parameter_shardings(_boxed_shapes(config.model), mesh)
+    shapes, everywhere = _shapes(config), replicated(mesh)
     like = {
         _names(path): (x.shape, where)
         for (path, x), where in zip(
@@ -94,12 +93,18 @@ def _names(path) -> tuple[str, ...]:
 
 
 def optimizer_of(config: Config) -> optax.GradientTransformation:
-    params = jax.eval_shape(lambda: nn.unbox(_init_boxed(config.model, config.seed)))
+    params = jax.eval_shape(nn.unbox, _boxed_shapes(config.model))
     return make_optimizer(config.optimizer, config.training.num_steps, params)
 
 
-def _init(config: Config) -> TrainState:
-    params = nn.unbox(_init_boxed(config.model, config.seed))
+def _shapes(config: Config) -> TrainState:
+    """Of all arrays of the state."""
+    boxed = _boxed_shapes(config.model)
+    return jax.eval_shape(lambda boxed: _first(config, nn.unbox(boxed)), boxed)
+
+
+def _first(config: Config, params: dict) -> TrainState:
+    """The state before the first step, with these parameters."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
@@ -109,6 +114,12 @@ def _init(config: Config) -> TrainState:
         usual_loss=jnp.float32(NO_STEP_YET),
         rollbacks=jnp.zeros((), jnp.int32),
     )
+
+
+@functools.cache
+def _boxed_shapes(c: ModelConfig) -> dict:
+    """Of `_init_boxed`, which traces the whole model."""
+    return jax.eval_shape(lambda: _init_boxed(c, 0))
 
 
 def _init_boxed(c: ModelConfig, seed: int) -> dict:

@@ -6,12 +6,13 @@ import jax
 import numpy as np
 import pytest
 from cases import mesh_of
+from loops import StopAfter, last_state
 from prepared import prepare_words
 from runs import tiny_config
 
 from diffeq_former.cli import OK, STOPPED
 from diffeq_former.evaluation.perplexity import make_evaluate
-from diffeq_former.training import checkpoint, loop, run_directory, state
+from diffeq_former.training import loop, run_directory
 from diffeq_former.training.preemption import StopRequest
 
 NUM_STEPS = 12
@@ -22,20 +23,6 @@ LIVES = [
     (2, {"sequence": 2}, 0, 9),
     (8, {"fsdp": 2, "tensor": 2}, 1, NUM_STEPS),
 ]
-
-
-class StopAt(StopRequest):
-    """Is asked once before each step."""
-
-    def __init__(self, steps: int):
-        super().__init__()
-        self._left = steps
-
-    def __call__(self) -> bool:
-        if self._left == 0:
-            self.signal = "SIGTERM"
-        self._left -= 1
-        return self.signal is not None
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +46,6 @@ def train(config, workdir, dataset, mesh, stop):
     return loop.train(config, workdir, dataset, mesh, judges, stop)
 
 
-def last_state(workdir, config):
-    abstract = state.abstract(config, mesh_of())
-    return checkpoint.restore_latest(workdir / "checkpoints", abstract)[:2]
-
-
 @pytest.mark.slow
 def test_a_run_moves_between_machines(config, dataset, tmp_path):
     alone, moving = tmp_path / "alone", tmp_path / "moving"
@@ -73,7 +55,7 @@ def test_a_run_moves_between_machines(config, dataset, tmp_path):
         mesh = mesh_of(num_devices, **({"data": -1} | axes))
         data = dataclasses.replace(config.data, num_workers=num_workers)
         lived = dataclasses.replace(config, data=data)
-        stop = StopAt(until - done) if until < NUM_STEPS else StopRequest()
+        stop = StopAfter(until - done) if until < NUM_STEPS else StopRequest()
         code = train(lived, moving, dataset, mesh, stop)
         assert code == (STOPPED if until < NUM_STEPS else OK)
         done = until
