@@ -32,6 +32,28 @@ TINY = ModelConfig(
     dtype="float32",
 )
 
+# Wide enough that what is small in real models, such as norms, is small here.
+WIDE = ModelConfig(
+    num_layers=3,
+    d_model=64,
+    num_heads=8,
+    vocab_size=128,
+    max_len=32,
+    time_embed_dim=16,
+    num_frequencies=8,
+    dtype="float32",
+    remat="full",
+)
+# Of eight devices, by name.
+EVERY_MESH = {
+    "data": {"data": 8},
+    "fsdp": {"data": 1, "fsdp": 8},
+    "sequence": {"data": 1, "sequence": 8},
+    "tensor": {"data": 1, "tensor": 8},
+    "data-fsdp-tensor": {"data": 2, "fsdp": 2, "tensor": 2},
+    "fsdp-sequence-tensor": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
+}
+
 
 def mesh_of(num_devices: int = 1, **axes: int) -> Mesh:
     return make_mesh(MeshConfig(**axes), jax.devices()[:num_devices])

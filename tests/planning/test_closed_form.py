@@ -4,9 +4,9 @@ import dataclasses
 
 import jax
 import pytest
-from cases import TINY, allowed_in_turn, mesh_of, name, shapes_of
+from cases import TINY, WIDE, allowed_in_turn, mesh_of, name, shapes_of
 
-from diffeq_former.config import Config, MeshConfig, ModelConfig, TrainingConfig
+from diffeq_former.config import Config, MeshConfig, TrainingConfig
 from diffeq_former.errors import UserError
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning import communication, compiled, shapes
@@ -18,25 +18,14 @@ from diffeq_former.training import state
 ONE = dict.fromkeys(MESH_AXES, 1)
 # As a CPU computes attention: with all scores.
 DEVICE = dataclasses.replace(DEVICES["h100"], fused_attention=False)
-ROWS, L = 32, 32
-MODEL = ModelConfig(
-    num_layers=3,
-    d_model=64,
-    num_heads=8,
-    vocab_size=128,
-    max_len=L,
-    time_embed_dim=16,
-    num_frequencies=8,
-    dtype="float32",
-    remat="full",
-)
+ROWS, L = 32, WIDE.max_len
 
 
 def plan_of(mesh, M=1, rows=ROWS, **model):
     sizes = axis_sizes(MeshConfig(**mesh), 8 if mesh else 1)
     at_once = rows // (sizes["data"] * sizes["fsdp"] * M)
     config = Config(
-        model=dataclasses.replace(MODEL, **model),
+        model=dataclasses.replace(WIDE, **model),
         training=TrainingConfig(
             batch_size=rows, per_device_batch_size=at_once, loss_chunk=8
         ),
@@ -138,7 +127,7 @@ def test_a_fused_kernel_keeps_no_scores():
     options = {"dtype": "bfloat16", "remat": "none"}
     plan = plan_of({}, **options)
     fused = make_plan(plan.config, plan.sizes, DEVICES["h100"])
-    scores = MODEL.num_layers * ROWS * MODEL.num_heads * L * L * 4
+    scores = WIDE.num_layers * ROWS * WIDE.num_heads * L * L * 4
     assert plan.memory.saved_states - fused.memory.saved_states > scores
     masked = plan_of({}, document_masking=True, end_of_text=0, **options)
     unfused = make_plan(masked.config, masked.sizes, DEVICES["h100"])
@@ -146,7 +135,7 @@ def test_a_fused_kernel_keeps_no_scores():
 
 
 def test_what_leaves_the_node_goes_over_the_network():
-    config = Config(model=MODEL, training=TrainingConfig(batch_size=32))
+    config = Config(model=WIDE, training=TrainingConfig(batch_size=32))
     sizes = ONE | {"data": 2, "fsdp": 8}
     plan = make_plan(config, sizes, DEVICE)
     crossing = sum(m.num_bytes for m in plan.sent if "data" in m.axes)

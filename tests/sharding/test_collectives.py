@@ -6,39 +6,19 @@ import functools
 import jax
 import numpy as np
 import pytest
-from cases import in_two_lots, mesh_of
+from cases import EVERY_MESH, WIDE, in_two_lots, mesh_of
 from jax.sharding import NamedSharding, PartitionSpec
 
-from diffeq_former.config import Config, ModelConfig, TrainingConfig
+from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.sharding.collectives import sent_bytes
 from diffeq_former.sharding.mesh import batch_sharding, layout, num_row_shares
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
-ROWS, L = 32, 32
-# Wide enough that what is small in real models, such as norms, is small here.
-MODEL = ModelConfig(
-    num_layers=3,
-    d_model=64,
-    num_heads=8,
-    vocab_size=128,
-    max_len=L,
-    time_embed_dim=16,
-    num_frequencies=8,
-    dtype="float32",
-    remat="full",
-)
+ROWS, L = 32, WIDE.max_len
 PLAIN = {"weights": "layer_table", "solver": "lie_trotter"}
-MESHES = {
-    "data": {"data": 8},
-    "fsdp": {"data": 1, "fsdp": 8},
-    "sequence": {"data": 1, "sequence": 8},
-    "tensor": {"data": 1, "tensor": 8},
-    "data-fsdp-tensor": {"data": 2, "fsdp": 2, "tensor": 2},
-    "data-fsdp-sequence": {"data": 2, "fsdp": 2, "sequence": 2},
-    "fsdp-sequence-tensor": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
-}
+MESHES = EVERY_MESH | {"data-fsdp-sequence": {"data": 2, "fsdp": 2, "sequence": 2}}
 QUICK = ("fsdp",)
 
 
@@ -46,7 +26,7 @@ QUICK = ("fsdp",)
 def sent_by_step(mesh: str, block: str, M: int = 1, **model) -> dict[str, float]:
     devices = mesh_of(8, **MESHES[mesh])
     config = Config(
-        model=dataclasses.replace(MODEL, block=block, **model),
+        model=dataclasses.replace(WIDE, block=block, **model),
         training=TrainingConfig(
             batch_size=ROWS,
             per_device_batch_size=ROWS // num_row_shares(devices) // M,

@@ -7,7 +7,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, params_of
+from cases import EVERY_MESH, TINY, mesh_of, params_of
 
 from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
 from diffeq_former.models.blocks import BLOCKS
@@ -19,18 +19,10 @@ from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_step
 
 ROWS = 16
-MESHES = {
-    "data": {"data": 8},
-    "fsdp": {"data": 1, "fsdp": 8},
-    "sequence": {"data": 1, "sequence": 8},
-    "tensor": {"data": 1, "tensor": 8},
-    "data-fsdp-tensor": {"data": 2, "fsdp": 2, "tensor": 2},
-    "fsdp-sequence-tensor": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
-}
 QUICK = ("fsdp", "data-fsdp-tensor")
 SOLVER_OF = {"hypernetwork": "euler", "layer_table": "lie_trotter", "shared": "strang"}
 
-every_mesh = pytest.mark.parametrize("mesh", MESHES)
+every_mesh = pytest.mark.parametrize("mesh", EVERY_MESH)
 
 
 def config_of(block: str, weights: str, at_once: int = 0, chunk: int = 4) -> Config:
@@ -73,7 +65,7 @@ def step_on_one_device(config: Config):
 def cases():
     """All; the quick ones are few."""
     models = list(itertools.product(BLOCKS, sorted(SOURCES)))
-    for k, mesh in enumerate(MESHES):
+    for k, mesh in enumerate(EVERY_MESH):
         for n, model in enumerate(models):
             quick = mesh in QUICK and n == k % len(models)
             yield pytest.param(mesh, *model, marks=[] if quick else pytest.mark.slow)
@@ -81,7 +73,7 @@ def cases():
 
 @pytest.mark.parametrize("mesh, block, weights", list(cases()))
 def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
-    devices, chunk = mesh_of(8, **MESHES[mesh]), 8 if mesh == "sequence" else 4
+    devices, chunk = mesh_of(8, **EVERY_MESH[mesh]), 8 if mesh == "sequence" else 4
     at_once = (
         0 if mesh in ("fsdp", "sequence") else ROWS // num_row_shares(devices) // 2
     )
@@ -106,7 +98,7 @@ def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("weights", sorted(SOURCES))
 def test_parameters_are_made_where_the_rules_put_them(mesh, block, weights):
-    config, mesh = config_of(block, weights), mesh_of(8, **MESHES[mesh])
+    config, mesh = config_of(block, weights), mesh_of(8, **EVERY_MESH[mesh])
     boxed = jax.eval_shape(lambda: state._init_boxed(config.model, 0))
     places = state.shardings(config, mesh)
     for box, place, of_mean in zip(
