@@ -1,7 +1,13 @@
 """Strict numerics for every test, and eight virtual CPU devices."""
 
+import signal
+
 import jax
 import pytest
+
+# A shell that starts the suite in the background has it ignore Ctrl-C, and so would all
+# that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -114,8 +114,7 @@ def test_ctrl_c_reaches_the_group_and_twice_kills(launcher):
     process = launcher.start("2", ends="deaf")
     pids = [launcher.seen(i)["pid"] for i in range(2)]
     os.killpg(process.pid, signal.SIGINT)
-    while process.stderr.readline() != "[1] asked by SIGTERM\n":
-        pass
+    assert "[1] asked by SIGTERM\n" in process.stderr
     assert all(psutil.pid_exists(pid) for pid in pids)
     os.killpg(process.pid, signal.SIGINT)
     code, _, _ = launcher.end(process)
@@ -125,8 +124,7 @@ def test_ctrl_c_reaches_the_group_and_twice_kills(launcher):
 
 def test_signal_before_a_restart(launcher):
     process = launcher.start("1", ends="1,0", RESTART_PAUSE="1000")
-    while "restart 1 of 3 in 1000 s" not in process.stderr.readline():
-        pass
+    assert any("restart 1 of 3 in 1000 s" in line for line in process.stderr)
     process.send_signal(signal.SIGTERM)
     assert launcher.end(process)[0] == 75
     assert launcher.attempts() == 1
