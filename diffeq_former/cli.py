@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from absl import app, flags
@@ -35,14 +35,20 @@ def fail_now(message: str) -> NoReturn:
     _exit_now(FAILED)
 
 
-def run(main: Callable[[], int | None]) -> NoReturn:
-    """Parses the absl flags and exits with what `main()` returns (None: 0)."""
-    app.run(lambda _: sys.exit(_guarded(main)), flags_parser=_parse_flags)
+def run(main: Callable[..., int | None], choices: Sequence[str] = ()) -> NoReturn:
+    """Parses the absl flags and exits with what `main()` returns (None: 0).
+
+    With `choices`, the command line names one of them, and `main` gets it.
+    """
+    app.run(
+        lambda argv: sys.exit(_guarded(main, argv[1:])),
+        flags_parser=lambda argv: _parse_flags(argv, choices),
+    )
 
 
-def _guarded(main: Callable[[], int | None]) -> int:
+def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
     try:
-        return main() or OK
+        return main(*arguments) or OK
     except UserError as error:
         code = _refuse(error)
         if _name or isinstance(error, DiskFullError):
@@ -71,7 +77,7 @@ def _exit_now(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
+def _parse_flags(argv: list[str], choices: Sequence[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
         if flags.FLAGS["verbosity"].using_default_value:
@@ -86,9 +92,14 @@ def _parse_flags(argv: list[str]) -> list[str]:
         sys.exit(_refuse(_unknown_key(error)))
     except SystemExit:  # --help was printed; absl would exit with 1
         sys.exit(OK)
-    if rest[1:]:
+    if choices and (not rest[1:] or rest[1] not in choices):
+        got = f"got {rest[1]!r}" if rest[1:] else "got none"
+        sys.exit(_refuse(f"expected one of {', '.join(choices)}; {got}"))
+    if unexpected := rest[1 + bool(choices) :]:
         sys.exit(
-            _refuse(f"unexpected argument {rest[1]!r}: write flags as --name=value")
+            _refuse(
+                f"unexpected argument {unexpected[0]!r}: write flags as --name=value"
+            )
         )
     return rest
 

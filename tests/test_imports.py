@@ -34,6 +34,7 @@ ALLOWED = {
     "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
     "conversion": {"models"},
+    "benchmarks": {"planning", "training", "generation", "data", "sharding"},
 }
 # resolve() validates; validation imports the settings' classes.
 EXCEPTIONS = {("config.py", "validation")}

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
+from diffeq_former.models.hypernetwork import Hypernetwork
 from diffeq_former.models.partition import HIDDEN, constrain, constrain_table
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
@@ -95,6 +96,12 @@ class Transformer(nn.Module):
     def tabulate(self) -> dict:
         """The weights of all steps: units with leading axes [T, S]."""
         return self._tabulate(self.weights())
+
+    def coefficients(self) -> dict[str, jax.Array]:
+        """A hypernetwork's u(t) of all units at all times of the table, [T S, E]."""
+        c = self.config
+        times = stage_times(c.num_layers, SOLVERS[c.solver].nodes).reshape(-1)
+        return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
 
     def _tabulate(self, parameters) -> dict:
         c = self.config

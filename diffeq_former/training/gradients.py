@@ -12,9 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import cross_entropy_sums
-from diffeq_former.models.partition import num_row_shares, rows_apart
+from diffeq_former.models.partition import constrain_table, num_row_shares, rows_apart
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.training.bank_gradient import BankGradient
+from diffeq_former.training.banks import join, split
 
 
 def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
@@ -28,9 +31,10 @@ def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
 
     Returns:
       `loss`: mean -log p(target) in nats; `z_loss`: its weight times the mean squared
-      log normaliser; `tokens`: how many places; and the gradients of loss + z_loss.
+      log normaliser; `tokens`: how many places; and the gradients of loss + z_loss,
+      of a bank as a BankGradient if the weights were tabulated.
     """
-    variables, pull_back = _variables(config.model, params)
+    variables, pull_back = variables_and_way_back(config.model, params)
 
     def of_rows(batch_BL, key):
         objective = jax.grad(_objective, argnums=2, has_aux=True)
@@ -54,19 +58,33 @@ def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
     return losses, pull_back(jax.tree.map(lambda g: g / tokens, gradients))
 
 
-def _variables(c: ModelConfig, params: dict):
+def variables_and_way_back(c: ModelConfig, params: dict):
     """What a micro-batch is differentiated with respect to, and the way back."""
     if c.generate_weights == "per_step":
         return {"params": params}, lambda gradients: gradients["params"]
 
-    def tabulate(weights):
-        return Transformer(c).apply({"params": {"weights": weights}}, method="tabulate")
+    def apply(weights, method: str):
+        variables = {"params": {"weights": weights}}
+        return Transformer(c).apply(variables, method=method)
 
-    table, pull_back_table = jax.vjp(tabulate, params["weights"])
+    rest, banks = split(params)
+    table, pull_back_table = jax.vjp(
+        lambda rest: apply(join({"weights": rest}, banks)["weights"], "tabulate"),
+        rest["weights"],
+    )
 
     def pull_back(gradients):
-        cast = jax.tree.map(lambda g, w: g.astype(w.dtype), gradients["table"], table)
-        return gradients["params"] | {"weights": pull_back_table(cast)[0]}
+        flat = jax.tree.map(
+            lambda g, w: g.astype(w.dtype).reshape(-1, *w.shape[2:]),
+            gradients["table"],
+            table,
+        )
+        flat = constrain_table(BLOCKS[c.block].units(c), flat)
+        of_table = jax.tree.map(lambda g, w: g.reshape(w.shape), flat, table)
+        u = apply(params["weights"], "coefficients") if banks else {}
+        of_banks = {name: BankGradient(u[name], flat[name]["kernel"]) for name in banks}
+        of_weights = join({"weights": pull_back_table(of_table)[0]}, of_banks)
+        return gradients["params"] | of_weights
 
     others = {name: value for name, value in params.items() if name != "weights"}
     return {"params": others, "table": table}, pull_back

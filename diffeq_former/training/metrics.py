@@ -1,4 +1,4 @@
-"""Numbers to watch: norms on the device; rates, memory and waiting on the host."""
+"""Numbers to watch on the host: rates, memory and waiting."""
 
 import contextlib
 import math
@@ -6,26 +6,13 @@ import time
 from collections.abc import Iterator
 
 import jax
-import optax
 import psutil
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
 from diffeq_former.training.flops import flops_per_token, peak_flops
-from diffeq_former.training.parameter_groups import GROUPS, group_of
 
 GIB = 2**30
-
-
-def norms(name: str, tree) -> dict[str, jax.Array]:
-    """The Euclidean norm of a tree like the parameters: `name`, and `name/group`s."""
-    leaves, groups = jax.tree.leaves(tree), jax.tree.leaves(group_of(tree))
-    named = {name: optax.tree.norm(leaves)}
-    for group in GROUPS:
-        members = [x for x, g in zip(leaves, groups, strict=True) if g == group]
-        if members:
-            named[f"{name}/{group}"] = optax.tree.norm(members)
-    return named
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019) with clipping, a decay mask and group rates."""
+"""AdamW (Loshchilov and Hutter 2019) with a decay mask and group rates."""
 
 import jax
 import optax
@@ -11,7 +11,7 @@ from diffeq_former.training.schedules import make_schedule
 def make_optimizer(
     c: OptimizerConfig, num_steps: int, params
 ) -> optax.GradientTransformation:
-    """Clip -> Adam -> decay -> schedule -> multiplier of the parameter's group.
+    """Adam -> decay -> schedule -> multiplier of the parameter's group.
 
     The multiplier scales the learning rate, so the decay with it.
 
@@ -20,9 +20,7 @@ def make_optimizer(
       num_steps: length of the schedule.
       params: the parameters, or their shapes.
     """
-    clip = [optax.clip_by_global_norm(c.clip_norm)] if c.clip_norm else []
     return optax.chain(
-        *clip,
         _scale_by_moments(c, params),
         optax.add_decayed_weights(c.weight_decay, decays(params, c.decay_mask)),
         optax.scale_by_learning_rate(make_schedule(c, num_steps)),

@@ -8,14 +8,13 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.sharding.mesh import parameter_shardings, replicated
 from diffeq_former.training.divergence import NO_STEP_YET
-from diffeq_former.training.optimizer import make_optimizer
+from diffeq_former.training.update import OptState, Update
 
 
 @flax.struct.dataclass
@@ -24,7 +23,7 @@ class TrainState:
 
     step: jax.Array  # batches consumed
     params: dict
-    opt_state: optax.OptState
+    opt_state: OptState
     bad_steps: jax.Array  # not finite, or spikes, in a row until now
     skipped_steps: jax.Array  # skipped as not finite, in all
     usual_loss: jax.Array  # see divergence.py
@@ -78,7 +77,10 @@ def shardings(config: Config, mesh: Mesh) -> TrainState:
     }
 
     def place(path, x):
-        shape, where = like.get(_names(path), (None, everywhere))
+        names = _names(path)
+        ends = (names[k:] for k in range(len(names)))
+        places = (like[end] for end in ends if end in like)
+        shape, where = next(places, (None, everywhere))
         return where if shape == x.shape else everywhere
 
     opt_state = jax.tree_util.tree_map_with_path(place, shapes.opt_state)
@@ -87,14 +89,13 @@ def shardings(config: Config, mesh: Mesh) -> TrainState:
 
 
 def _names(path) -> tuple[str, ...]:
-    """The names in a path, which in the optimizer's state are those of a parameter."""
+    """The names in a path; in the optimizer's state the last are a parameter's."""
     keys = (getattr(entry, "key", None) for entry in path)
     return tuple(key for key in keys if isinstance(key, str))
 
 
-def optimizer_of(config: Config) -> optax.GradientTransformation:
-    params = jax.eval_shape(nn.unbox, _boxed_shapes(config.model))
-    return make_optimizer(config.optimizer, config.training.num_steps, params)
+def update_of(config: Config) -> Update:
+    return Update(config.optimizer, config.training.num_steps)
 
 
 def _shapes(config: Config) -> TrainState:
@@ -108,7 +109,7 @@ def _first(config: Config, params: dict) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer_of(config).init(params),
+        opt_state=update_of(config).init(params),
         bad_steps=jnp.zeros((), jnp.int32),
         skipped_steps=jnp.zeros((), jnp.int32),
         usual_loss=jnp.float32(NO_STEP_YET),

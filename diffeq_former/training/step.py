@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
@@ -20,9 +19,9 @@ from diffeq_former.sharding.mesh import (
 )
 from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients
-from diffeq_former.training.metrics import norms
+from diffeq_former.training.norms import norms, squares
 from diffeq_former.training.schedules import make_schedule
-from diffeq_former.training.state import TrainState, optimizer_of, shardings
+from diffeq_former.training.state import TrainState, shardings, update_of
 
 StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
 
@@ -34,7 +33,7 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     finite, parameters and optimizer stay as they were and the state counts it. It also
     counts spikes, see divergence.py, which change nothing else.
     """
-    optimizer = optimizer_of(config)
+    update = update_of(config)
     M = num_micro_batches(config.training, mesh)
     schedule = make_schedule(config.optimizer, config.training.num_steps)
 
@@ -42,16 +41,21 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         batches_MBL = _micro_batches(batch_BL, M)
         losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        gradient_norms = norms("grad_norm", gradients)
-        finite = jnp.isfinite(losses["loss"] + losses["z_loss"])
-        finite &= jnp.isfinite(gradient_norms["grad_norm"])
+        gradient_norms = norms("grad_norm", squares(gradients))
+        norm = gradient_norms["grad_norm"]
+        finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
         spike = is_spike(config.training, losses["loss"], state.usual_loss)
-        new = _advance(state, updates, opt_state, finite)
+        updated = update.apply(gradients, norm, state.opt_state, state.params, finite)
+        new = state.replace(
+            step=state.step + 1,
+            params=updated.params,
+            opt_state=updated.opt_state,
+            skipped_steps=state.skipped_steps + ~finite,
+        )
         new = _judged(new, state, losses["loss"], finite & ~spike)
         metrics = losses | gradient_norms
-        metrics |= norms("update_norm", _select(finite, updates, _zeros(updates)))
-        metrics |= norms("param_norm", new.params)
+        metrics |= norms("update_norm", updated.update_squares)
+        metrics |= norms("param_norm", updated.param_squares)
         metrics |= {
             # What is skipped does not count as an update in the optimizer either.
             "learning_rate": schedule(state.step - state.skipped_steps),
@@ -81,16 +85,6 @@ def _micro_batches(batch_BL: dict, M: int) -> dict:
     return jax.tree.map(split, batch_BL)
 
 
-def _advance(state: TrainState, updates, opt_state, finite: jax.Array) -> TrainState:
-    params = optax.apply_updates(state.params, updates)
-    return state.replace(
-        step=state.step + 1,
-        params=_select(finite, params, state.params),
-        opt_state=_select(finite, opt_state, state.opt_state),
-        skipped_steps=state.skipped_steps + ~finite,
-    )
-
-
 def _judged(
     new: TrainState, old: TrainState, loss: jax.Array, good: jax.Array
 ) -> TrainState:
@@ -99,11 +93,3 @@ def _judged(
         bad_steps=jnp.where(good, 0, old.bad_steps + 1),
         usual_loss=jnp.where(good, usual_loss, old.usual_loss),
     )
-
-
-def _select(condition: jax.Array, chosen, otherwise):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), chosen, otherwise)
-
-
-def _zeros(tree):
-    return jax.tree.map(jnp.zeros_like, tree)

@@ -15,6 +15,7 @@ from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.sharding.mesh import num_row_shares, shard_batch
 from diffeq_former.sharding.rules import RULES
 from diffeq_former.training import state
+from diffeq_former.training.banks import bank_of, join
 from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_step
 
@@ -51,7 +52,7 @@ def batch_of(rows: int) -> dict:
 
 def step_on(mesh, config: Config):
     params = params_of(config.model)
-    opt_state, zero = state.optimizer_of(config).init(params), np.int32(0)
+    opt_state, zero = state.update_of(config).init(params), np.int32(0)
     before = TrainState(zero, params, opt_state, zero, zero, np.float32(0), zero)
     before = jax.device_put(before, state.shardings(config, mesh))
     return make_train_step(config, mesh)(before, shard_batch(batch_of(ROWS), mesh))
@@ -101,10 +102,15 @@ def test_parameters_are_made_where_the_rules_put_them(mesh, block, weights):
     config, mesh = config_of(block, weights), mesh_of(8, **EVERY_MESH[mesh])
     boxed = jax.eval_shape(lambda: state._init_boxed(config.model, 0))
     places = state.shardings(config, mesh)
+    of_banks = places.opt_state.banks.items()
+    means = join(
+        places.opt_state.rest[0].mu,
+        {name: bank_of(name, bank[0].mu) for name, bank in of_banks},
+    )
     for box, place, of_mean in zip(
         jax.tree.leaves(boxed, is_leaf=lambda x: hasattr(x, "names")),
         jax.tree.leaves(places.params),
-        jax.tree.leaves(places.opt_state[0].mu),
+        jax.tree.leaves(means),
         strict=True,
     ):
         axes = [RULES[name] for name in box.names if RULES[name]]

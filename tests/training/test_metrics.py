@@ -7,7 +7,8 @@ import pytest
 from cases import TINY, mesh_of
 
 from diffeq_former.config import Config, TrainingConfig
-from diffeq_former.training.metrics import Meter, norms, perplexity
+from diffeq_former.training.metrics import Meter, perplexity
+from diffeq_former.training.norms import norms, squares
 
 SEQ_LEN, ROWS = 8, 4
 LOSS = {"loss": jnp.float32(math.log(7.0))}
@@ -25,7 +26,7 @@ def test_norms_of_all_and_by_group():
         "head": {"kernel": jnp.array([4.0])},
         "weights": {"qkv": {"bank": jnp.array([5.0]), "bias_bank": jnp.array([12.0])}},
     }
-    found = {k: float(v) for k, v in norms("n", tree).items()}
+    found = {k: float(v) for k, v in norms("n", squares(tree)).items()}
     groups = {"n/embedding": 3, "n/head": 4, "n/bank": 13}
     assert found == pytest.approx({"n": math.sqrt(194)} | groups)
 

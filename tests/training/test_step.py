@@ -9,8 +9,7 @@ from cases import TINY, mesh_of, params_of
 from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.sharding.mesh import shard_batch
-from diffeq_former.training.optimizer import make_optimizer
-from diffeq_former.training.state import TrainState
+from diffeq_former.training.state import TrainState, update_of
 from diffeq_former.training.step import make_train_step
 
 CONFIG = Config(
@@ -37,10 +36,10 @@ def batch():
 
 def new_state(params=None, step: int = 0) -> TrainState:
     params = params or params_of(CONFIG.model, stddev=0.02)
-    optimizer = make_optimizer(CONFIG.optimizer, CONFIG.training.num_steps, params)
+    opt_state = update_of(CONFIG).init(params)
     names = ("bad_steps", "skipped_steps", "rollbacks")
     rest = {name: jnp.int32(0) for name in names} | {"usual_loss": jnp.float32(0)}
-    return TrainState(jnp.int32(step), params, optimizer.init(params), **rest)
+    return TrainState(jnp.int32(step), params, opt_state, **rest)
 
 
 def copy(tree):
@@ -135,7 +134,7 @@ def test_what_is_not_finite_changes_nothing_but_counters(
     assert metrics["update_norm"] > 0
     # The skipped steps did not move the schedule.
     assert metrics["learning_rate"] == pytest.approx(1e-2)
-    assert int(state.opt_state[1].count) == 1
+    assert int(state.opt_state.rest[0].count) == 1
 
 
 def test_spikes_are_counted(batch):
@@ -155,7 +154,7 @@ def test_spikes_are_counted(batch):
             losses.append(float(metrics["loss"]))
         found.append(int(metrics["bad_steps"]))
     assert found == [0] * 60 + [1, 2, 0]
-    assert int(state.skipped_steps) == 0 and int(state.opt_state[1].count) == 63
+    assert int(state.skipped_steps) == 0 and int(state.opt_state.rest[0].count) == 63
 
 
 def test_the_loss_is_the_models(train_step, batch):

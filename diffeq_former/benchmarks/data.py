@@ -1,0 +1,80 @@
+"""The data pipeline alone: tokens a second, and how long it takes to begin far on."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from diffeq_former.benchmarks.timing import alternate, spread
+from diffeq_former.config import Config
+from diffeq_former.data import dataset as datasets
+from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.pipeline import train_batches
+from diffeq_former.data.prepare import prepare
+
+FAR = 10**6  # a step to begin at
+TEXT_BYTES = 8 * 2**20
+
+
+def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
+    """A line for each config, with its number of workers.
+
+    `steps` times 100 batches are read at once. The dataset is the configured one, or
+    random bytes in rows as long as the model allows.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name, config in configs.items():
+            if config.data.path:
+                dataset = datasets.load(config.data.path)
+            else:
+                dataset = random_dataset(Path(folder) / name, config)
+            yield {"variant": name, **_measure(config, dataset, rounds, 100 * steps)}
+
+
+def _measure(config: Config, dataset: Dataset, rounds: int, num_batches: int) -> dict:
+    options = {
+        "batch_size": config.training.batch_size,
+        "seed": config.seed,
+        "num_workers": config.data.num_workers,
+    }
+    batches = train_batches(dataset, **options)
+
+    def read():
+        for _ in range(num_batches):
+            next(batches)
+
+    seconds = spread(alternate({"read": read}, rounds)["read"])
+    batches.close()
+    start = time.perf_counter()
+    far = train_batches(dataset, start_step=FAR, **options)
+    next(far)
+    seek = time.perf_counter() - start
+    far.close()
+    tokens = num_batches * options["batch_size"] * dataset.seq_len
+    return {
+        "num_workers": options["num_workers"],
+        "batch_size": options["batch_size"],
+        "seq_len": dataset.seq_len,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds["median"],
+        "seek_step": FAR,
+        "seek_seconds": seek,
+    }
+
+
+def random_dataset(folder: Path, config: Config) -> Dataset:
+    """Random bytes, in rows as long as the model allows."""
+    folder.mkdir(exist_ok=True)
+    letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz     \n", np.uint8)
+    text = np.random.default_rng(0).choice(letters, TEXT_BYTES).tobytes()
+    (folder / "text").write_bytes(text)
+    return prepare(
+        f"text:{folder}/text",
+        "byte",
+        config.model.max_len,
+        folder / "dataset",
+        validation_fraction=0.0,
+        num_workers=0,
+    )

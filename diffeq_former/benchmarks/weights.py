@@ -1,0 +1,97 @@
+"""The hypernetwork alone, against the bandwidth of the memory its banks lie in.
+
+Every line counts the bytes that must be read or written at least: of parameters, Adam's
+moments and the table. `copy` reads an array and writes another one.
+"""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.benchmarks.timing import alternate, spread
+from diffeq_former.config import Config
+from diffeq_former.errors import UserError
+from diffeq_former.sharding.mesh import Mesh, make_mesh, on_mesh
+from diffeq_former.training import state
+from diffeq_former.training.gradients import variables_and_way_back
+
+COPIED = 2**26  # entries
+
+
+def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
+    """Four lines for each config: copy, generate, pull_back, update."""
+    del steps
+    for name, config in configs.items():
+        if config.model.weights != "hypernetwork":
+            raise UserError(
+                "config.model.weights: the mode weights needs a hypernetwork, got"
+                f" {config.model.weights!r}"
+            )
+        works, num_bytes = _works(config, make_mesh(config.mesh))
+        for work, seconds in alternate(works, rounds).items():
+            middle = spread(seconds)
+            yield {
+                "variant": name,
+                "work": work,
+                "seconds": middle,
+                "bytes": num_bytes[work],
+                "bytes_per_second": num_bytes[work] / middle["median"],
+            }
+
+
+def _works(config: Config, mesh: Mesh):
+    """What to time, and the bytes of each."""
+
+    @jax.jit
+    def generate(params):
+        return variables_and_way_back(config.model, params)[0]["table"]
+
+    @jax.jit
+    def pull_back(params, table):
+        """The gradients of a loss whose own gradient is the table."""
+        _, back = variables_and_way_back(config.model, params)
+        return back({"params": {}, "table": table})
+
+    def update(gradients, norm, params, opt_state):
+        good = jnp.isfinite(norm)
+        done = state.update_of(config).apply(gradients, norm, opt_state, params, good)
+        return done.params, done.opt_state
+
+    generate, pull_back = on_mesh(mesh, generate), on_mesh(mesh, pull_back)
+    update = on_mesh(mesh, jax.jit(update, donate_argnums=(2, 3)))
+    created = state.create(config, mesh)
+    params = {"weights": created.params["weights"]}
+    table = generate(params)
+    gradients = pull_back(params, table)
+    norm = jnp.float32(1.0)
+    held = [params, _opt_state_of(config, mesh, params)]
+
+    def advance():
+        held[:] = update(gradients, norm, *held)
+        return held
+
+    copy = jax.jit(lambda x: x + 1.0)
+    source = jnp.ones(COPIED)
+    works = {
+        "copy": lambda: copy(source),
+        "generate": lambda: generate(held[0]),
+        "pull_back": lambda: pull_back(held[0], table),
+        "update": advance,
+    }
+    stored, generated = _size(params), _size(table)
+    num_bytes = {
+        "copy": 2 * source.nbytes,
+        "generate": stored + generated,
+        "pull_back": stored + generated,
+        "update": 2 * (stored + _size(held[1])) + _size(gradients),
+    }
+    return works, num_bytes
+
+
+def _opt_state_of(config: Config, mesh: Mesh, params: dict):
+    return on_mesh(mesh, jax.jit(state.update_of(config).init))(params)
+
+
+def _size(tree) -> int:
+    return sum(x.nbytes for x in jax.tree.leaves(tree))

@@ -1,0 +1,48 @@
+"""The gradient of a bank, kept as the two factors that it is the product of.
+
+W(t) = sum_e u_e(t) F_e + B gives dL/dF_e = sum_t u_e(t) dL/dW(t): of rank T, where a
+bank is as large as E blocks. Multiplied out, it would need the bank's memory again.
+
+T times, E time embedding.
+"""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+@flax.struct.dataclass
+class BankGradient:
+    """Stands for an array [E, *kernel]."""
+
+    u_TE: jax.Array
+    kernels_T: jax.Array  # dL/dW(t), [T, *kernel]
+
+    def rows(self, start, count: int) -> jax.Array:
+        """Those for `count` of the F_e, [count, *kernel]."""
+        u_TC = jax.lax.dynamic_slice_in_dim(self.u_TE, start, count, axis=1)
+        return jnp.tensordot(u_TC.T, self.kernels_T, 1)
+
+    def square(self) -> jax.Array:
+        """The squared norm: sum_st <u(s), u(t)> <dL/dW(s), dL/dW(t)>."""
+        axes = tuple(range(1, self.kernels_T.ndim))
+        gram_TT = jnp.tensordot(self.kernels_T, self.kernels_T, (axes, axes))
+        # Rounding may leave a little less than nothing.
+        return jnp.maximum(jnp.sum((self.u_TE @ self.u_TE.T) * gram_TT), 0.0)
+
+
+def square(gradient: jax.Array | BankGradient) -> jax.Array:
+    if isinstance(gradient, BankGradient):
+        return gradient.square()
+    return jnp.sum(jnp.square(gradient))
+
+
+def rows(gradient: jax.Array | BankGradient, start, count: int) -> jax.Array:
+    if isinstance(gradient, BankGradient):
+        return gradient.rows(start, count)
+    return jax.lax.dynamic_slice_in_dim(gradient, start, count)
+
+
+def is_gradient(x) -> bool:
+    """Where a tree of gradients ends."""
+    return isinstance(x, BankGradient)

@@ -1,0 +1,51 @@
+"""Measures a config, and variants of it, side by side in one process.
+
+tools/benchmark.py MODE --config=configs/gpt_small.py [--config.SECTION.FIELD=VALUE ...]
+  --variant="plain: model.weights=layer_table model.solver=lie_trotter"
+
+Modes: train (steps on random tokens), weights (generation, its way back and the update
+of the bank, against the bandwidth of the device's memory), depth (compile time and
+memory by the number of layers), decode (generation of text, by the number of prompts),
+data (the pipeline alone), startup (from the start of Python to the first step).
+
+Each line on stdout is one JSON object. What is compared takes turns; seconds and ratios
+are medians over the rounds, with the lowest and the highest.
+"""
+
+import importlib
+import json
+
+from absl import flags
+from ml_collections import config_flags
+
+from diffeq_former import cli
+
+MODES = ("train", "weights", "depth", "decode", "data", "startup")
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
+_VARIANTS = flags.DEFINE_multi_string(
+    "variant", [], "NAME: SECTION.FIELD=VALUE ...; may be given several times."
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "How often each is timed.", lower_bound=1)
+_STEPS = flags.DEFINE_integer("steps", 3, "Steps timed at once.", lower_bound=1)
+flags.mark_flag_as_required("config")
+
+
+def main(mode: str) -> None:
+    from diffeq_former.benchmarks.variants import variants
+
+    benchmark = importlib.import_module(f"diffeq_former.benchmarks.{mode}").benchmark
+    configs = variants(_CONFIG.value, _VARIANTS.value)
+    for line in benchmark(configs, _ROUNDS.value, _STEPS.value):
+        print(json.dumps({"mode": mode, **_where(), **line}), flush=True)
+
+
+def _where() -> dict:
+    import jax
+
+    device = jax.devices()[0]
+    return {"device": device.device_kind, "num_devices": jax.device_count()}
+
+
+if __name__ == "__main__":
+    cli.run(main, choices=MODES)
