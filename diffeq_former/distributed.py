@@ -5,7 +5,6 @@ that: SLURM's srun, Open MPI's mpirun, a TPU pod, Kubernetes. One process alone 
 nothing.
 """
 
-import contextlib
 import ctypes
 import dataclasses
 import errno
@@ -13,9 +12,11 @@ import os
 import signal
 import socket
 import sys
-import threading
+import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
+from concurrent import futures
 
 from absl import flags
 
@@ -40,16 +41,19 @@ _HEARTBEAT_TIMEOUT = flags.DEFINE_integer(
     "Seconds of silence after which a process counts as lost and the others end.",
     lower_bound=1,
 )
+# For the others to come, to whom the signal may not have gone, after a request to stop.
+_SECONDS_TO_MEET = 5
 _FLAGS = "--coordinator=HOST:PORT, --num_processes=N and --process_id=I"
 
 
-def start_from_flags() -> None:
+def start_from_flags(should_stop: Callable[[], bool] = lambda: False) -> None:
     start(
         _COORDINATOR.value,
         _NUM_PROCESSES.value,
         _PROCESS_ID.value,
         connect_timeout=_CONNECT_TIMEOUT.value,
         heartbeat_timeout=_HEARTBEAT_TIMEOUT.value,
+        should_stop=should_stop,
     )
 
 
@@ -60,6 +64,7 @@ def start(
     *,
     connect_timeout: int,
     heartbeat_timeout: int,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Joins the processes of the run; to be called before JAX is asked for devices.
 
@@ -71,6 +76,8 @@ def start(
         it waited for and exits with 1.
       heartbeat_timeout: In seconds. When a process dies, the others are aborted
         (SIGABRT) by then; when process 0 dies, at once.
+      should_stop: Asked while not all have come. If they do not come soon after it
+        answered True, the process says so and exits with 75, as nothing has begun.
 
     Raises:
       UserError: if the three do not make sense, or the environment does not tell all.
@@ -86,7 +93,8 @@ def start(
     cli.one_of_several(str(place))
     _explain_aborts(place)
     _keep_stdout_clean()
-    with _deadline(place, connect_timeout):
+
+    def connect():
         _find_coordinator(place, connect_timeout)
         jax.distributed.initialize(
             place.coordinator,
@@ -97,6 +105,8 @@ def start(
             initialization_timeout=2 * connect_timeout,  # the deadline comes before
             heartbeat_timeout_seconds=heartbeat_timeout,
         )
+
+    _in_time(connect, place, connect_timeout, should_stop)
     _print_topology(place, jax.devices())
 
 
@@ -178,19 +188,28 @@ def _find_coordinator(place: _Place, timeout: int) -> None:
                 cli.fail_now(f"{place}: {message}")
 
 
-@contextlib.contextmanager
-def _deadline(place: _Place, timeout: int):
-    """Ends the process unless what is inside is done in time; JAX would abort it."""
-    timer = threading.Timer(
-        timeout,
-        lambda: cli.fail_now(f"{place} waited {timeout} s {_whom_for(place)}"),
-    )
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _in_time(connect: Callable, place: _Place, timeout: int, should_stop) -> None:
+    """Ends the process unless it connects in time; JAX would abort it.
+
+    JAX waits outside of Python, so in another thread: signals are handled in this one.
+    """
+    deadline, asked = time.monotonic() + timeout, False
+    connecting = futures.ThreadPoolExecutor(1).submit(connect)
+    while not futures.wait([connecting], timeout=0.2).done:
+        if not asked and should_stop():
+            asked = True
+            deadline = min(deadline, time.monotonic() + _SECONDS_TO_MEET)
+        if time.monotonic() > deadline:
+            break
+    connected = connecting.done() and not connecting.exception()
+    if asked and not connected:
+        cli.stop_now(
+            f"{place} was stopped before all had come: nothing had begun; the same"
+            " command starts again"
+        )
+    if not connecting.done():
+        cli.fail_now(f"{place} waited {timeout} s {_whom_for(place)}")
+    connecting.result()
 
 
 def _whom_for(place: _Place) -> str:

@@ -22,6 +22,10 @@ class FaultError(Exception):
     """
 
 
+class Interrupted(FaultError):
+    """It was to stop while it waited for something that did not come."""
+
+
 def is_disk_full(error: Exception) -> bool:
     """Whether it says so: libraries report the system's error only in words."""
     return any(os.strerror(code) in str(error) for code in _DISK_FULL)

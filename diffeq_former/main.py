@@ -3,11 +3,12 @@
 python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
   --config.data.path=data/stdlib [--config.SECTION.FIELD=VALUE ...]
 
-Exits with 0 when done, 2 for wrong input, 75 when it was stopped by SIGTERM or SIGUSR1;
-everything is saved then, and the same command continues. It also continues after 1: a
-data worker died, or data did not come. Of several processes, which
-the scripts in launch/ start, each runs this command; when one fails, all end, with
-another exit code, and all must be started again.
+Exits with 0 when done, 2 for wrong input, 75 when it was stopped by SIGTERM, SIGUSR1 or
+Ctrl-C (a second one ends it at once); everything is saved then, and the same command
+continues. It also continues after 1: a data worker died, or data did not come. Of
+several processes, which the scripts in launch/ start, each runs this command; when one
+fails, all end, with another exit code, and all must be started again. While a run goes
+on, another one in the same folder is refused.
 """
 
 from pathlib import Path
@@ -39,7 +40,7 @@ def main() -> int:
     from diffeq_former.sharding.mesh import check_fits, make_mesh
     from diffeq_former.training import loop, run_directory
 
-    distributed.start_from_flags()
+    distributed.start_from_flags(_stop)
     compilation_cache.enable()
     config = resolve(_CONFIG.value)
     if not config.data.path:

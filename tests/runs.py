@@ -1,10 +1,13 @@
 """Tiny runs of training: a config, and the command line as a process."""
 
+import contextlib
 import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 from diffeq_former.config import (
     Config,
@@ -97,3 +100,13 @@ class Command:
         with self.start(workdir, *flags, **options) as process:
             out, err = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def data_workers(pid: int) -> list[psutil.Process]:
+    """The worker processes that exist."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                found += [child] if "spawn_main" in " ".join(child.cmdline()) else []
+    return found

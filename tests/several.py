@@ -1,6 +1,7 @@
 """What tests of several processes share."""
 
 import socket
+import subprocess
 
 # What a run does with processes and devices, and nothing else.
 SCRIPT = """
@@ -15,7 +16,7 @@ _THEN = flags.DEFINE_enum("then", "end", THEN, "What next.")
 stop = StopRequest()
 
 def main():
-    distributed.start_from_flags()
+    distributed.start_from_flags(stop)
     import jax
     import jax.numpy as jnp
 
@@ -40,6 +41,8 @@ stop.install()
 cli.run(main)
 """
 
+HEARTBEAT = 10  # seconds
+
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -52,3 +55,41 @@ def place(port, num_processes, process_id):
         f"--num_processes={num_processes}",
         f"--process_id={process_id}",
     )
+
+
+def start(command, workdirs, num_processes, *, num_devices=8, flags=(), **axes) -> list:
+    """The processes of a run, with `num_devices` virtual devices together."""
+    if not isinstance(workdirs, list):
+        workdirs = [workdirs] * num_processes
+    port = free_port()
+    mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
+    environment = {"JAX_NUM_CPU_DEVICES": str(num_devices // num_processes)}
+    return [
+        command.start(
+            workdir,
+            *(place(port, num_processes, k) if num_processes > 1 else ()),
+            f"--heartbeat_timeout={HEARTBEAT}",
+            *mesh,
+            *flags,
+            environment=environment,
+        )
+        for k, workdir in enumerate(workdirs)
+    ]
+
+
+def ends(processes: list) -> list[subprocess.CompletedProcess]:
+    results = []
+    for process in processes:
+        with process:
+            out, err = process.communicate()
+        results.append(
+            subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        )
+    return results
+
+
+def run(*args, **options) -> subprocess.CompletedProcess:
+    """The first process of a run that ends well."""
+    results = ends(start(*args, **options))
+    assert [r.returncode for r in results] == [0] * len(results), results[0].stderr
+    return results[0]

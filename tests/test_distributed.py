@@ -204,6 +204,51 @@ def test_one_does_not_come(start):
     assert_one_line(second, "process 1 of 3 waited 6 s for the others", message)
 
 
+@pytest.mark.parametrize("process_id", [0, 1])
+def test_stopped_while_it_waits_for_the_others(start, process_id):
+    """Once it is there: process 0 listens, process 1 calls."""
+    port = free_port()
+    if process_id == 0:
+        process = start(*place(port, 2, 0), "--heartbeat_timeout=4")
+        until_somebody_listens(port)
+    else:
+        with socket.create_server(("127.0.0.1", port)) as server:
+            process = start(*place(port, 2, 1), "--heartbeat_timeout=4")
+            server.accept()[0].close()
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    code, out, err = end(process)
+    assert time.monotonic() - began < distributed._SECONDS_TO_MEET + 10
+    assert (code, out) == (75, "")
+    assert err == (
+        f"process {process_id} of 2 was stopped before all had come: nothing had begun;"
+        " the same command starts again\n"
+    )
+
+
+def test_all_that_have_come_stop_also_when_the_first_is_gone(start):
+    port = free_port()
+    processes = [start(*place(port, 3, k), "--heartbeat_timeout=4") for k in range(2)]
+    until_somebody_listens(port)
+    processes[0].send_signal(signal.SIGTERM)
+    time.sleep(2)
+    processes[1].send_signal(signal.SIGTERM)
+    for k, process in enumerate(processes):
+        code, _, err = end(process)
+        assert code == 75, err
+        assert f"process {k} of 3 was stopped before all had come" in err
+
+
+def until_somebody_listens(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 def test_port_is_taken(start):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]

@@ -54,7 +54,7 @@ def test_done(config, folder):
     assert f"step {NUM_STEPS}, the last, is done" in result.stderr
     assert {path.name for path in workdir.iterdir() if "tfevents" not in path.name} == {
         *("config.json", "dataset.json", "tokenizer", "checkpoints"),
-        *("metrics.jsonl", "samples.txt"),
+        *("metrics.jsonl", "samples.txt", "lock"),
     }
     assert any("tfevents" in path.name for path in workdir.iterdir())
     again = Command(folder, config).run(workdir)
@@ -63,7 +63,11 @@ def test_done(config, folder):
 
 @pytest.mark.parametrize(
     ("number", "name", "workers"),
-    [(signal.SIGTERM, "SIGTERM", 2), (signal.SIGUSR1, "SIGUSR1", 0)],
+    [
+        (signal.SIGTERM, "SIGTERM", 2),
+        (signal.SIGUSR1, "SIGUSR1", 0),
+        (signal.SIGINT, "SIGINT", 2),
+    ],
 )
 def test_signal_between_steps(config, folder, number, name, workers):
     """It reaches the whole process group, as from a launcher."""
@@ -117,6 +121,23 @@ def test_signal_while_evaluating(config, folder):
     assert command.run(workdir).returncode == 0
     text = (workdir / "metrics.jsonl").read_text()
     assert text.count("validation/loss") == NUM_STEPS // config.training.eval_every
+
+
+def test_ctrl_c_twice_ends_at_once(config, folder):
+    """The second also where the first is never looked at."""
+    deaf = SLOW_EVALUATION.replace("sleep(0.1)", "sleep(1000)")
+    workdir, command = folder / "twice", Command(folder, config)
+    with command.start(workdir, script=deaf) as process:
+        assert process.stdout.readline() == "evaluating\n"
+        process.send_signal(signal.SIGINT)
+        words = "stops when all is saved; Ctrl-C again ends it at once\n"
+        assert any(line == words for line in process.stderr)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(10) == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 def test_signal_at_any_moment_of_the_start(config, tmp_path):

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import signal
-import socket
-import subprocess
 import time
 
 import jax
@@ -13,13 +11,13 @@ import psutil
 import pytest
 from cases import mesh_of
 from prepared import prepare_words
-from runs import Command, tiny_config
+from runs import Command, data_workers, tiny_config
+from several import ends, run, start
 
 from diffeq_former.cli import STOPPED
 from diffeq_former.training import checkpoint, state
 
 NUM_STEPS = 12
-HEARTBEAT = 10  # seconds
 WITHIN = 60  # seconds; of which most are a slow machine's
 
 
@@ -42,48 +40,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def command(config, folder):
     return Command(folder, config)
-
-
-def start(command, workdirs, num_processes, *, num_devices=8, **axes) -> list:
-    """The processes of a run, with `num_devices` virtual devices together."""
-    if not isinstance(workdirs, list):
-        workdirs = [workdirs] * num_processes
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-    several = [
-        f"--coordinator=127.0.0.1:{port}",
-        f"--num_processes={num_processes}",
-        f"--heartbeat_timeout={HEARTBEAT}",
-    ]
-    mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
-    environment = {"JAX_NUM_CPU_DEVICES": str(num_devices // num_processes)}
-    return [
-        command.start(
-            workdir,
-            *(several + [f"--process_id={k}"] if num_processes > 1 else []),
-            *mesh,
-            environment=environment,
-        )
-        for k, workdir in enumerate(workdirs)
-    ]
-
-
-def ends(processes: list) -> list[subprocess.CompletedProcess]:
-    results = []
-    for process in processes:
-        with process:
-            out, err = process.communicate()
-        results.append(
-            subprocess.CompletedProcess(process.args, process.returncode, out, err)
-        )
-    return results
-
-
-def run(*args, **options) -> subprocess.CompletedProcess:
-    """The first process of a run that ends well."""
-    results = ends(start(*args, **options))
-    assert [r.returncode for r in results] == [0] * len(results), results[0].stderr
-    return results[0]
 
 
 def lines(workdir) -> dict[int, dict]:
@@ -205,6 +161,33 @@ def test_the_launcher_starts_all_again_when_one_is_killed(
     victim.kill()
     [result] = ends([launcher])
     assert result.returncode == 0, result.stderr
+    assert_same_run(workdir, alone, config)
+
+
+@pytest.mark.slow
+def test_stopped_while_one_waits_for_data(command, config, folder, alone):
+    """The others have begun the step, so that nobody can save the one before."""
+    workdir = folder / "stalled"
+    reading = ("--config.data.num_workers=1", "--config.data.timeout=20.0")
+    processes = start(command, workdir, 2, flags=reading)
+    while not (workers := data_workers(processes[1].pid)):
+        assert processes[1].poll() is None, ends(processes)[1].stderr
+        time.sleep(0.002)
+    workers[0].send_signal(signal.SIGSTOP)
+    words = "waiting for data: the batch of step 1 has not come for 2 s\n"
+    assert any(line.endswith(words) for line in processes[1].stderr)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    others, stalled = ends(processes)
+    assert time.monotonic() - asked < WITHIN
+    assert stalled.returncode == 1
+    assert stalled.stderr.splitlines()[-1] == (
+        "error: stopped while the batch of step 1 did not come: no checkpoint was saved"
+        " yet; the same command continues"
+    )
+    assert others.returncode not in (0, 2, STOPPED)
+    run(command, workdir, 2)
     assert_same_run(workdir, alone, config)
 
 

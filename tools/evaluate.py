@@ -5,6 +5,10 @@ tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
 Each line on stdout is one JSON object: split, num_steps, loss (nats a token),
 perplexity, bits_per_byte, tokens. With --num_steps, the same continuous model is
 integrated over depth in other numbers of steps than it was trained with.
+
+The mesh is the run's own; where that does not suit the devices, choose another as for
+training: --config.mesh.data=1 --config.mesh.fsdp=-1. Of several processes, started as
+those of a training, the first writes.
 """
 
 import dataclasses
@@ -16,6 +20,7 @@ from absl import flags
 
 from diffeq_former import cli, distributed
 from diffeq_former.errors import UserError
+from diffeq_former.sharding import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string(
@@ -28,11 +33,11 @@ _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", None, "Sequences at a time; else those of a micro-batch of training."
 )
 flags.adopt_module_key_flags(distributed)
+flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.config import MeshConfig
     from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
     from diffeq_former.sharding.agreement import is_primary
     from diffeq_former.sharding.mesh import make_mesh
@@ -40,14 +45,17 @@ def main() -> None:
 
     distributed.start_from_flags()
     compilation_cache.enable()
-    models = _models(run_directory.read_config(Path(_WORKDIR.value)).model)
-    mesh = make_mesh(MeshConfig())
+    own = run_directory.read_config(Path(_WORKDIR.value))
+    models = _models(own.model)
+    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
     run = run_directory.load(_WORKDIR.value, mesh)
     dataset = _load_dataset(run)
     config = _with_batch_size(run_directory.fit(run.config, dataset))
     for model in models:
         steps = model.num_layers
-        print(f"step {run.step}, {dataset.path}, {steps} solver steps", file=sys.stderr)
+        if is_primary():
+            words = f"step {run.step}, {dataset.path}, {steps} solver steps"
+            print(words, file=sys.stderr)
         evaluated = dataclasses.replace(config, model=model)
         figures = make_evaluate(evaluated, dataset, mesh)(run.params)
         line = {"split": SPLIT, "num_steps": steps, **figures}

@@ -5,13 +5,19 @@ tools/generate.py --workdir=runs/tiny --prompt="The list" --prompt="class " --se
 Stdout has each prompt with its continuation, as plain text; with several prompts, a
 line of --- stands between one text and the next. A text stops where the model ends it,
 or after --max_new_tokens. An empty --prompt= starts a new text.
+
+The mesh is the run's own; where that does not suit the devices, choose another as for
+training: --config.mesh.data=1 --config.mesh.fsdp=-1. Of several processes, started as
+those of a training, the first writes.
 """
 
 import dataclasses
+from pathlib import Path
 
 from absl import flags
 
 from diffeq_former import cli, distributed
+from diffeq_former.sharding import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _PROMPTS = flags.DEFINE_multi_string(
@@ -37,11 +43,11 @@ _SEED = flags.DEFINE_integer(
     upper_bound=2**31,
 )
 flags.adopt_module_key_flags(distributed)
+flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.config import MeshConfig
     from diffeq_former.generation.sampling import Sampling
     from diffeq_former.generation.text import make_continue
     from diffeq_former.sharding.agreement import is_primary
@@ -51,7 +57,8 @@ def main() -> None:
     distributed.start_from_flags()
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-    mesh = make_mesh(MeshConfig())
+    own = run_directory.read_config(Path(_WORKDIR.value))
+    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
     run = run_directory.load(_WORKDIR.value, mesh)
     texts = make_continue(run.config.model, mesh, run.tokenizer)(
         run.params,

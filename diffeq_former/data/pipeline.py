@@ -8,7 +8,7 @@ Grain shuffles. Its worker processes are not used: a batch that one of them was 
 in the middle of is waited for without end.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -32,6 +32,7 @@ def train_batches(
     num_workers: int = 0,
     timeout: float | None = None,
     places: Sequence[int] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> ReadAhead:
     """Endless shuffled batches of the train split, from `start_step` on.
 
@@ -47,6 +48,7 @@ def train_batches(
       timeout: Seconds after which a batch that did not come is a FaultError; None:
         never.
       places: Which rows of each global batch this process reads; None: all.
+      should_stop: Asked while a batch does not come, which then is Interrupted.
 
     Returns:
       Batches {"inputs", "targets"}, int32 [B, L], B the number of places; a target is
@@ -54,12 +56,8 @@ def train_batches(
     """
     import grain
 
+    check_enough(dataset, batch_size)
     rows = dataset.rows("train")
-    if len(rows) < batch_size:
-        raise UserError(
-            f"dataset {dataset.path} has {len(rows)} training rows, fewer than a batch"
-            f" of {batch_size}: use a smaller batch or more text"
-        )
     order = grain.MapDataset.range(len(rows)).shuffle(_derived(seed, number)).repeat()
     places = range(batch_size) if places is None else places
     batches = _BatchByStep(rows, order, batch_size, places, dataset.eot)
@@ -70,7 +68,18 @@ def train_batches(
         num_ahead=BATCHES_AHEAD,
         timeout=timeout,
         what=lambda step: f"the batch of step {step + 1}",
+        should_stop=should_stop,
     )
+
+
+def check_enough(dataset: Dataset, batch_size: int) -> None:
+    """Raises UserError unless there are rows for a batch."""
+    num_rows = dataset.split("train").rows
+    if num_rows < batch_size:
+        raise UserError(
+            f"dataset {dataset.path} has {num_rows} training rows, fewer than a batch"
+            f" of {batch_size}: use a smaller batch or more text"
+        )
 
 
 def _derived(seed: int, number: int) -> int:
@@ -103,7 +112,6 @@ def validation_batches(
     batch_size: int,
     split: str = "validation",
     places: Sequence[int] | None = None,
-    max_batches: int | None = None,
 ) -> Iterator[Batch]:
     """A whole split once, in order, in batches as those of `train_batches`.
 
@@ -113,7 +121,7 @@ def validation_batches(
     places = range(batch_size) if places is None else places
     nothing_L1 = np.full(dataset.seq_len + 1, NOTHING, np.int32)
     num_batches = -(-len(rows) // batch_size)
-    for number in range(num_batches)[:max_batches]:
+    for number in range(num_batches):
         first = number * batch_size
         share = [first + place for place in places]
         rows_BL1 = [rows[i] if i < len(rows) else nothing_L1 for i in share]

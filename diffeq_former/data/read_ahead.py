@@ -2,17 +2,20 @@
 
 import contextlib
 import itertools
+import math
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import util
 
 from diffeq_former.data.workers import Workers
-from diffeq_former.errors import FaultError
+from diffeq_former.errors import FaultError, Interrupted
 
 _SECONDS_TO_STOP = 5
 _PATIENCES = 10  # in a timeout; a line after each
+_SECONDS_TO_ASK = 0.2  # again whether to stop
 
 
 class ReadAhead(Iterator):
@@ -27,9 +30,11 @@ class ReadAhead(Iterator):
       num_ahead: How many wait to be taken, at most.
       timeout: Seconds after which an item that did not come is given up; None: never.
       what: What an item is called, from its number.
+      should_stop: Asked while an item does not come.
 
     Raises:
       FaultError: if a worker ended, or an item did not come.
+      Interrupted: if it was to stop before an item came.
     """
 
     def __init__(
@@ -41,9 +46,10 @@ class ReadAhead(Iterator):
         num_ahead: int,
         timeout: float | None,
         what: Callable[[int], str],
+        should_stop: Callable[[], bool] = lambda: False,
     ):
-        self._number, self._what = start, what
-        self._patience = None if timeout is None else timeout / _PATIENCES
+        self._number, self._what, self._should_stop = start, what, should_stop
+        self._patience = math.inf if timeout is None else timeout / _PATIENCES
         self._ready = queue.Queue(num_ahead)
         workers = Workers(items, start, num_workers) if num_workers else None
         made = workers or map(items.__getitem__, itertools.count(start))
@@ -59,10 +65,7 @@ class ReadAhead(Iterator):
     def __next__(self):
         if not self.close.still_active():
             raise ValueError("this is closed")
-        try:
-            item = self._ready.get(timeout=self._patience)
-        except queue.Empty:
-            item = self._wait()
+        item = self._wait()
         if isinstance(item, Exception):
             self.close()
             raise item
@@ -70,18 +73,26 @@ class ReadAhead(Iterator):
         return item
 
     def _wait(self):
-        """Waits on, and says so now and then."""
-        from tqdm import tqdm
+        """The next item; says now and then that it has not come."""
+        start, what = time.monotonic(), self._what(self._number)
+        for count in itertools.count(1):
+            seconds = count * self._patience
+            while (left := start + seconds - time.monotonic()) > 0:
+                with contextlib.suppress(queue.Empty):
+                    return self._ready.get(timeout=min(left, _SECONDS_TO_ASK))
+                if self._should_stop():
+                    raise Interrupted(f"stopped while {what} did not come")
+            if count == _PATIENCES:
+                raise FaultError(
+                    f"{what} did not come for {seconds:g} s (config.data.timeout)"
+                )
+            _say(f"waiting for data: {what} has not come for {seconds:g} s")
 
-        what = self._what(self._number)
-        for count in range(1, _PATIENCES):
-            waited = count * self._patience
-            words = f"waiting for data: {what} has not come for {waited:g} s"
-            tqdm.write(words, file=sys.stderr)  # without harm to a bar
-            with contextlib.suppress(queue.Empty):
-                return self._ready.get(timeout=self._patience)
-        seconds = _PATIENCES * self._patience
-        raise FaultError(f"{what} did not come for {seconds:g} s (config.data.timeout)")
+
+def _say(words: str) -> None:
+    from tqdm import tqdm
+
+    tqdm.write(words, file=sys.stderr)  # without harm to a bar
 
 
 def _fill(ready: queue.Queue, made: Iterator, stopping: threading.Event) -> None:

@@ -17,6 +17,7 @@ from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.sharding.mesh import (
     batch_sharding,
+    check_length_fits,
     num_row_shares,
     on_mesh,
     replicated,
@@ -50,7 +51,11 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
 
     A batch has as many rows as a micro-batch of training, and is filled up so that
     devices can share it. Its size changes no figure: sums go over the whole split.
+
+    Raises:
+      UserError: if the mesh's axis `sequence` does not divide the sequences.
     """
+    check_length_fits(config.training, mesh, dataset.seq_len)
     split, shares = dataset.split(SPLIT), num_row_shares(mesh)
     batch_size = -(-rows_at_once(config.training, mesh) // shares) * shares
     num_batches = -(-split.rows // batch_size)

@@ -12,7 +12,7 @@ from diffeq_former.planning.memory import Memory, fusible, kept_bytes, memory
 from diffeq_former.planning.one_step import multiplied, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
 from diffeq_former.sharding.mesh import check_fits, mesh_shape
-from diffeq_former.sharding.rules import DATA, FSDP, MESH_AXES, SEQUENCE, TENSOR
+from diffeq_former.sharding.rules import MESH_AXES, SEQUENCE, TENSOR, num_row_shares
 from diffeq_former.training import state as states
 from diffeq_former.training.flops import flops_per_token
 
@@ -144,7 +144,7 @@ def flops_of_step(config: Config, sizes: Sizes, seq_len: int) -> float:
     """
     c = config.model
     queries = seq_len / sizes[SEQUENCE]
-    rows = config.training.batch_size / (sizes[DATA] * sizes[FSDP])
+    rows = config.training.batch_size / num_row_shares(sizes)
     field = multiplied(share_of(c, sizes[TENSOR])).of(rows, seq_len, queries)
     logits = 8 * rows * queries * c.d_model * c.vocab_size / sizes[TENSOR]
     return c.num_layers * field + logits + _generation_flops(config, sizes)

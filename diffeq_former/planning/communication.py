@@ -16,7 +16,14 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.units import Linear
 from diffeq_former.planning import shapes
 from diffeq_former.planning.shapes import Array, Sizes, micro_batches
-from diffeq_former.sharding.rules import DATA, FSDP, MESH_AXES, SEQUENCE, TENSOR
+from diffeq_former.sharding.rules import (
+    FSDP,
+    MESH_AXES,
+    ROWS,
+    SEQUENCE,
+    TENSOR,
+    num_row_shares,
+)
 from diffeq_former.training.flops import evaluations
 
 
@@ -80,20 +87,20 @@ def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Se
     tied = BLOCKS[c.block].tied_head and M > 1
     ends = [dataclasses.replace(a, itemsize=4) for a in shapes.lookups(c)]
     for array in ends:
-        yield _sum(array.num_bytes(sizes, {TENSOR}), (DATA, FSDP), sizes)
+        yield _sum(array.num_bytes(sizes, {TENSOR}), ROWS, sizes)
         yield _sum(M * array.num_bytes(sizes, {TENSOR}), (SEQUENCE,), sizes)
     head = shapes.unembedding(c).num_bytes(sizes, {TENSOR})
     if not tied:
-        yield _sum(head, (DATA, FSDP), sizes)
+        yield _sum(head, ROWS, sizes)
     chunks = math.ceil(seq_len / config.training.loss_chunk)
     yield _sum(M * chunks * head, (SEQUENCE,), sizes)
 
 
 def _summed(array: Array, times: int, times_along: int, sizes: Sizes) -> Iterator[Sent]:
-    """A gradient is summed over `fsdp` whole, then each share of it over `data`."""
+    """Summed over `fsdp` whole, then each share over the other axes that cut rows."""
     whole, share = (array.num_bytes(sizes, cut) for cut in ({TENSOR}, {TENSOR, FSDP}))
     yield _sum(times * whole, (FSDP,), sizes)
-    yield _sum(times * share, (DATA,), sizes)
+    yield _sum(times * share, tuple(a for a in ROWS if a != FSDP), sizes)
     yield _sum(times_along * whole, (SEQUENCE,), sizes)
 
 
@@ -128,7 +135,7 @@ def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]
 
 def _tokens(config: Config, sizes: Sizes, seq_len: int) -> float:
     """Of a step, on one device."""
-    cut = sizes[DATA] * sizes[FSDP] * sizes[SEQUENCE]
+    cut = num_row_shares(sizes) * sizes[SEQUENCE]
     return config.training.batch_size * seq_len / cut
 
 

@@ -14,7 +14,7 @@ from diffeq_former.models.remat import SAVE_WEIGHTS
 from diffeq_former.planning import shapes
 from diffeq_former.planning.one_step import kept, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
-from diffeq_former.sharding.rules import DATA, FSDP, SEQUENCE, TENSOR
+from diffeq_former.sharding.rules import FSDP, SEQUENCE, TENSOR, num_row_shares
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def memory(
         one_step=one_step * (config.model.remat != "none")
         + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
-        batch=2 * 4 * config.training.batch_size * seq_len / _row_shares(sizes),
+        batch=2 * 4 * config.training.batch_size * seq_len / num_row_shares(sizes),
     )
 
 
@@ -117,12 +117,8 @@ def fusible(c: ModelConfig) -> bool:
 
 def _rows(config: Config, sizes: Sizes) -> float:
     """Of a micro-batch, on one device."""
-    shares = micro_batches(config, sizes) * _row_shares(sizes)
+    shares = micro_batches(config, sizes) * num_row_shares(sizes)
     return config.training.batch_size / shares
-
-
-def _row_shares(sizes: Sizes) -> int:
-    return sizes[DATA] * sizes[FSDP]
 
 
 def _table(c: ModelConfig, sizes: Sizes) -> float:

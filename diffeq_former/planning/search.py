@@ -11,7 +11,8 @@ from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.validate import validate_model
 from diffeq_former.planning.closed_form import Plan, make_plan
 from diffeq_former.planning.devices import Device
-from diffeq_former.sharding.rules import MESH_AXES
+from diffeq_former.planning.shapes import Sizes
+from diffeq_former.sharding.rules import MESH_AXES, num_row_shares
 
 
 def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
@@ -40,31 +41,31 @@ def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
 
 def _plans(config: Config, num_devices: int, device: Device) -> Iterator[Plan]:
     choices = (
-        (mesh, rows, remat)
-        for mesh in _meshes(num_devices)
-        for rows in _divisors(config.training.batch_size // (mesh.data * mesh.fsdp))
+        (sizes, rows, remat)
+        for sizes in _meshes(num_devices)
+        for rows in _divisors(config.training.batch_size // num_row_shares(sizes))
         for remat in POLICIES
     )
-    for mesh, rows, remat in choices:
+    for sizes, rows, remat in choices:
         tried = dataclasses.replace(
             config,
-            mesh=mesh,
+            mesh=MeshConfig(**sizes),
             model=dataclasses.replace(config.model, remat=remat),
             training=dataclasses.replace(config.training, per_device_batch_size=rows),
         )
         try:
             validate_model(tried.model)
-            plan = make_plan(tried, dataclasses.asdict(mesh), device)
+            plan = make_plan(tried, sizes, device)
         except UserError:  # one of those that do not divide
             continue
         yield plan
 
 
-def _meshes(num_devices: int) -> Iterator[MeshConfig]:
+def _meshes(num_devices: int) -> Iterator[Sizes]:
     divisors = _divisors(num_devices)
     for sizes in itertools.product(divisors, repeat=len(MESH_AXES)):
         if math.prod(sizes) == num_devices:
-            yield MeshConfig(**dict(zip(MESH_AXES, sizes, strict=True)))
+            yield dict(zip(MESH_AXES, sizes, strict=True))
 
 
 def _divisors(number: int) -> list[int]:

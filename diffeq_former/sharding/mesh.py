@@ -14,9 +14,10 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from diffeq_former.config import Config, MeshConfig, TrainingConfig
+from diffeq_former.config import Config, MeshConfig, ModelConfig, TrainingConfig
 from diffeq_former.errors import UserError
-from diffeq_former.sharding.rules import DATA, FSDP, MESH_AXES, RULES, SEQUENCE, TENSOR
+from diffeq_former.sharding import rules
+from diffeq_former.sharding.rules import FSDP, MESH_AXES, ROWS, RULES, SEQUENCE, TENSOR
 
 
 def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
@@ -83,8 +84,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows are shared by `data` and `fsdp`."""
-    return NamedSharding(mesh, PartitionSpec((DATA, FSDP)))
+    """Every share of the rows lies on devices of its own."""
+    return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
 def parameter_shardings(boxed, mesh: Mesh):
@@ -110,7 +111,7 @@ def parameter_shardings(boxed, mesh: Mesh):
 
 def num_row_shares(mesh: Mesh) -> int:
     """How many different shares of a batch the devices hold."""
-    return mesh.shape[DATA] * mesh.shape[FSDP]
+    return rules.num_row_shares(mesh.shape)
 
 
 def rows_at_once(c: TrainingConfig, mesh: Mesh) -> int:
@@ -142,7 +143,12 @@ def shard_batch(batch: dict, mesh: Mesh) -> dict:
 def check_fits(config: Config, mesh: Mesh, seq_len: int) -> None:
     """Raises UserError if an axis of the mesh does not divide what it is to cut."""
     _check_rows(config, mesh)
-    c = config.model
+    check_model_fits(config.model, mesh)
+    check_length_fits(config.training, mesh, seq_len)
+
+
+def check_model_fits(c: ModelConfig, mesh: Mesh) -> None:
+    """Of `check_fits`, what is about the parameters."""
     for axis, field, size in (
         (FSDP, "d_model", c.d_model),
         (TENSOR, "num_heads", c.num_heads),
@@ -157,10 +163,14 @@ def check_fits(config: Config, mesh: Mesh, seq_len: int) -> None:
                 f"({parts}), got {size}; use {-(-size // parts) * parts}, or another "
                 f"config.mesh.{axis}"
             )
+
+
+def check_length_fits(c: TrainingConfig, mesh: Mesh, seq_len: int) -> None:
+    """Of `check_fits`, what is about the sequences."""
     parts = mesh.shape[SEQUENCE]
     for what, size in (
         ("the data's sequence length", seq_len),
-        ("config.training.loss_chunk", min(seq_len, config.training.loss_chunk)),
+        ("config.training.loss_chunk", min(seq_len, c.loss_chunk)),
     ):
         if size % parts:
             raise UserError(
@@ -170,15 +180,15 @@ def check_fits(config: Config, mesh: Mesh, seq_len: int) -> None:
 
 
 def _check_rows(config: Config, mesh: Mesh) -> None:
-    c, shares = config.training, num_row_shares(mesh)
+    c, shares, along = config.training, num_row_shares(mesh), " and ".join(ROWS)
     if c.batch_size % shares:
         raise UserError(
             f"config.training.batch_size: expected a multiple of {shares}, the devices"
-            f" along data and fsdp, got {c.batch_size}"
+            f" along {along}, got {c.batch_size}"
         )
     if c.batch_size % rows_at_once(c, mesh):
         raise UserError(
             "config.training.per_device_batch_size: expected 0 or a divisor of"
             f" {c.batch_size // shares} (batch_size {c.batch_size} over {shares}"
-            f" devices along data and fsdp), got {c.per_device_batch_size}"
+            f" devices along {along}), got {c.per_device_batch_size}"
         )

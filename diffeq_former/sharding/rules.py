@@ -4,6 +4,9 @@ Parameters and activations name their axes when they are made. One table says fo
 name along which mesh axes it is cut; None: every device holds all of it.
 """
 
+import math
+from collections.abc import Mapping
+
 DATA, FSDP, SEQUENCE, TENSOR = "data", "fsdp", "sequence", "tensor"
 MESH_AXES = (DATA, FSDP, SEQUENCE, TENSOR)  # the outermost crosses the slowest network
 
@@ -29,3 +32,10 @@ RULES = {
     "mlp": TENSOR,
     "vocab": TENSOR,
 }
+
+ROWS = RULES["batch"]  # the axes along which the rows of a batch are cut
+
+
+def num_row_shares(sizes: Mapping[str, int]) -> int:
+    """How many different shares of a batch a mesh with axes of these sizes holds."""
+    return math.prod(sizes[axis] for axis in ROWS)

@@ -174,7 +174,7 @@ def _choose_latest(directory: Path, before: int | None) -> tuple[int, list[Damag
 def load_params(
     directory: Path, step: int | None, abstract_params: dict
 ) -> tuple[dict, int, list[Damaged]]:
-    """Parameters, their step, and the checkpoints after it that are damaged.
+    """Parameters, their step, and, in the first process, the damaged ones after it.
 
     Args:
       directory: That of the checkpoints.
@@ -185,6 +185,19 @@ def load_params(
       UserError: if there is no such checkpoint, it is damaged, or its parameters are
         others.
     """
+    step, damaged = together(lambda: _choose_params(directory, step))
+    step = of_primary(step)
+    expected = {PARAMS: abstract_params}
+    return _restore(directory / str(step), expected)[PARAMS], step, damaged
+
+
+def _choose_params(directory: Path, step: int | None) -> tuple[int, list[Damaged]]:
+    """Which parameters to load: the first process looks, with the others waiting.
+
+    A run that goes on meanwhile may have saved more when another looks.
+    """
+    if not is_primary():
+        return _NOTHING_SAVED, []
     steps = saved_steps(directory)
     if not steps:
         raise UserError(f"{directory} holds no checkpoint yet: train first")
@@ -195,8 +208,7 @@ def load_params(
     step, damaged = choose(directory, wanted, f"{PARAMS}/")
     if step is None:
         raise UserError(f"{_listed(damaged)}: use another step or another run")
-    expected = {PARAMS: abstract_params}
-    return _restore(directory / str(step), expected)[PARAMS], step, damaged
+    return step, damaged
 
 
 def _validation_loss(path: Path) -> float | None:

@@ -14,12 +14,14 @@ from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.read_ahead import ReadAhead
+from diffeq_former.errors import Interrupted
 from diffeq_former.sharding.agreement import AnyProcess, is_primary, together
 from diffeq_former.sharding.mesh import rows_of_process, shard_batch
 from diffeq_former.training import checkpoint, divergence, flops, run_directory, state
 from diffeq_former.training.damage import Damaged, set_aside
 from diffeq_former.training.divergence import Diverged
 from diffeq_former.training.faults import told
+from diffeq_former.training.lock import locked
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.progress import Progress
@@ -74,7 +76,7 @@ def train(
         )
     )
     ends = told(workdir, config.optimizer.learning_rate)
-    with ends, contextlib.ExitStack() as stack:
+    with ends, locked(workdir), contextlib.ExitStack() as stack:
         return _Loop(config, workdir, dataset, mesh, judges, stop, stack).run()
 
 
@@ -126,7 +128,12 @@ class _Loop:
         if not self._complete:
             self._judge()
         while self._step < self._c.num_steps and not self._should_stop():
-            self._take_step()
+            try:
+                self._take_step()
+            except Interrupted:
+                if jax.process_count() > 1:  # the others have begun this step
+                    raise
+                break
             if self._is_due(
                 self._c.eval_every, self._c.sample_every, self._c.checkpoint_every
             ):
@@ -164,6 +171,7 @@ class _Loop:
             num_workers=data.num_workers,
             timeout=data.timeout,
             places=rows_of_process(self._mesh, batch_size),
+            should_stop=self._stop,
         )
 
     def _roll_back(self, diverged: Diverged) -> None:
@@ -227,11 +235,7 @@ class _Loop:
         if self._is_due(self._c.eval_every):
             figures = self._judges.evaluate(params, should_stop=self._should_stop)
             self._complete = figures is not None
-        if (
-            self._complete
-            and self._c.sample_every
-            and self._is_due(self._c.sample_every)
-        ):
+        if self._complete and self._is_due(self._c.sample_every):
             text = self._judges.sample(params)
             self._writer.text(self._step, "sample", text)
             if self._primary:

@@ -1,7 +1,8 @@
 """A run's folder: all that is needed to continue the run, evaluate it or use it.
 
 config.json, tokenizer/, dataset.json (a copy of the dataset's), checkpoints/,
-metrics.jsonl, TensorBoard events, samples.txt; checkpoints-damaged/ if there were any.
+metrics.jsonl, TensorBoard events, samples.txt; checkpoints-damaged/ if there were any;
+lock, for the run that is going on.
 """
 
 import dataclasses
@@ -16,9 +17,12 @@ from diffeq_former import config as configs
 from diffeq_former.config import Config
 from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
+from diffeq_former.data.pipeline import check_enough
 from diffeq_former.errors import UserError
 from diffeq_former.sharding.agreement import check_same
+from diffeq_former.sharding.mesh import check_model_fits
 from diffeq_former.training import checkpoint, state
+from diffeq_former.training.lock import LOCK
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
@@ -66,11 +70,14 @@ def check(
 ) -> None:
     """Checks that the folder is new, empty, or of this very run. Changes nothing.
 
+    Also that the dataset has rows for a batch.
+
     Raises:
       UserError: if the folder is of a run with another config (unless that is
         allowed; the mesh and the reading of data may always change) or on another
-        dataset, or of no run at all.
+        dataset, or of no run at all; or if the rows are too few.
     """
+    check_enough(dataset, config.training.batch_size)
     if not (workdir / CONFIG).exists():
         return _check_empty(workdir)
     _check_dataset(workdir, dataset)
@@ -140,8 +147,8 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
         said on stderr.
 
     Raises:
-      UserError: if there is no such run or checkpoint, its files disagree, or the
-        checkpoint is damaged.
+      UserError: if there is no such run or checkpoint, its files disagree, the
+        checkpoint is damaged, or an axis of the mesh does not divide what it is to cut.
     """
     workdir = Path(workdir)
     config = read_config(workdir)
@@ -149,6 +156,7 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     expected = _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
     if tokenizer.fingerprint != expected:
         raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
+    check_model_fits(config.model, mesh)
     abstract = state.abstract(config, mesh).params
     params, step, passed_over = checkpoint.load_params(
         workdir / CHECKPOINTS, step, abstract
@@ -164,7 +172,7 @@ def _check_empty(workdir: Path) -> None:
         return
     if not workdir.is_dir():
         raise UserError(f"{workdir} is a file: --workdir needs a folder")
-    ours = {TOKENIZER, MANIFEST, _aside(MANIFEST), _aside(CONFIG)}
+    ours = {LOCK, TOKENIZER, MANIFEST, _aside(MANIFEST), _aside(CONFIG)}
     if foreign := sorted({path.name for path in workdir.iterdir()} - ours):
         raise UserError(
             f"{workdir} is not empty and no run (it holds {foreign[0]}): use another"

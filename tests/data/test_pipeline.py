@@ -134,13 +134,6 @@ def test_validation_in_shards(prepared):
         assert (together.reshape(8, 16) == batch["targets"]).all()
 
 
-def test_max_batches(prepared):
-    whole = list(validation_batches(prepared, batch_size=8))
-    assert same(
-        list(validation_batches(prepared, batch_size=8, max_batches=2)), whole[:2]
-    )
-
-
 def test_wrong_batch(prepared):
     with pytest.raises(UserError, match="fewer than a batch of 100000"):
         take(prepared, 1, batch_size=100_000)

@@ -14,7 +14,7 @@ import pytest
 
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.read_ahead import ReadAhead
-from diffeq_former.errors import FaultError
+from diffeq_former.errors import FaultError, Interrupted
 
 KILLED = """
 import multiprocessing, os, signal, sys
@@ -59,9 +59,9 @@ class Stuck:
         threading.Event().wait()
 
 
-def read(items, timeout=60, num_workers=1):
+def read(items, timeout=60, num_workers=1, **options):
     what = "item {}".format
-    ahead = {"num_ahead": 2, "timeout": timeout, "what": what}
+    ahead = {"num_ahead": 2, "timeout": timeout, "what": what} | options
     return ReadAhead(items, start=5, num_workers=num_workers, **ahead)
 
 
@@ -116,6 +116,25 @@ def test_a_stall_is_told_and_ends(num_workers, capsys):
     items.close()
     assert time.monotonic() - start < 15
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("timeout", [None, 100])
+def test_a_stall_can_be_interrupted(timeout):
+    stop, start = threading.Event(), time.monotonic()
+    items = read(Stuck(), timeout, num_workers=0, should_stop=stop.is_set)
+    threading.Timer(1, stop.set).start()
+    with pytest.raises(Interrupted, match="^stopped while item 5 did not come$"):
+        next(items)
+    assert 0.9 < time.monotonic() - start < 10
+    items.close()
+
+
+def test_what_is_there_comes_also_when_it_is_to_stop():
+    items = read(range(100), num_workers=0, should_stop=lambda: True)
+    while items._ready.empty():
+        time.sleep(0.01)
+    assert next(items) == 5
+    items.close()
 
 
 def test_a_stall_that_ends_loses_nothing(capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -68,6 +69,7 @@ class Launcher:
 
     def start_sums(self, *arguments, **environment) -> subprocess.Popen:
         """The launcher, on processes that find each other with JAX and add a sum."""
+        shutil.rmtree(self.folder / "diffeq_former")  # they need the real one
         (self.folder / "sum.py").write_text(SUM)
         python = self.folder / "python"
         python.write_text(

@@ -1,5 +1,6 @@
 """launch/local.sh: what it starts, when it starts it again, and what it passes on."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -122,6 +123,16 @@ def test_ctrl_c_reaches_the_group_and_twice_kills(launcher):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+def test_ctrl_c_in_a_terminal_is_one_request(launcher):
+    """It goes to the processes as well, which leave it to the script."""
+    process = launcher.start_sums("2", "--then=wait")
+    assert process.stdout.readline() == "2.0\n", launcher.end(process)
+    os.killpg(process.pid, signal.SIGINT)
+    code, out, err = launcher.end(process)
+    assert (code, out) == (75, "SIGTERM\n"), err
+    assert "Ctrl-C again" not in err
+
+
 def test_signal_before_a_restart(launcher):
     process = launcher.start("1", ends="1,0", RESTART_PAUSE="1000")
     assert any("restart 1 of 3 in 1000 s" in line for line in process.stderr)
@@ -135,8 +146,9 @@ def test_real_processes_meet_again(launcher):
     process = launcher.start_sums("2", "--then=wait")
     assert process.stdout.readline() == "2.0\n", launcher.end(process)
     for child in psutil.Process(process.pid).children():
-        if "--process_id=1" in child.cmdline():
-            child.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # a sleep that has ended
+            if "--process_id=1" in child.cmdline():
+                child.kill()
     assert process.stdout.readline() == "2.0\n", launcher.end(process)
     process.send_signal(signal.SIGUSR1)
     code, out, err = launcher.end(process)

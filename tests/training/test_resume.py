@@ -1,6 +1,5 @@
 """Runs that end before their time are continued to one that does not, bit for bit."""
 
-import contextlib
 import dataclasses
 import json
 import random
@@ -10,11 +9,10 @@ import time
 
 import jax
 import numpy as np
-import psutil
 import pytest
 from cases import mesh_of
 from prepared import prepare_words
-from runs import Command, tiny_config
+from runs import Command, data_workers, tiny_config
 
 from diffeq_former.training import checkpoint, state
 
@@ -101,16 +99,6 @@ def test_killed_with_worker_processes(config, folder, uninterrupted):
     assert_ends_like(uninterrupted, command, workdir, config)
 
 
-def data_workers(pid: int) -> list[psutil.Process]:
-    """The worker processes that exist."""
-    found = []
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(pid).children():
-            with contextlib.suppress(psutil.Error):
-                found += [child] if "spawn_main" in " ".join(child.cmdline()) else []
-    return found
-
-
 def run_with_faulty_worker(command, workdir, number: signal.Signals):
     """Sends a signal to one of two workers before it has read a batch."""
     with command.start(workdir) as process:
@@ -152,6 +140,29 @@ def test_faulty_data_workers(config, folder, uninterrupted):
     )
     words = f"waiting for data: the batch of step {step + 1} has not come for"
     assert err.count(words) == 9
+    assert_ends_like(uninterrupted, command, workdir, config)
+
+
+@pytest.mark.slow
+def test_stopped_while_a_data_worker_does_not_answer(config, folder, uninterrupted):
+    """Of two workers the second is stopped, which makes the batch of step 2."""
+    data = dataclasses.replace(config.data, num_workers=2, timeout=20.0)
+    command = Command(folder, dataclasses.replace(config, data=data))
+    workdir = folder / "stalled"
+    with command.start(workdir) as process:
+        while len(workers := data_workers(process.pid)) < 2:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        max(workers, key=lambda worker: worker.pid).send_signal(signal.SIGSTOP)
+        words = "waiting for data: the batch of step 2 has not come for 2 s\n"
+        assert any(line.endswith(words) for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        _, err = process.communicate()
+    assert time.monotonic() - asked < 15
+    assert process.returncode == 75, err
+    assert checkpoint.saved_steps(workdir / "checkpoints") == [1]
+    assert f"stopped by SIGTERM: {workdir} holds all up to step 1; the same" in err
     assert_ends_like(uninterrupted, command, workdir, config)
 
 

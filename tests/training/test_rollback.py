@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import several
 from loops import StopAfter, assert_same, last_state, lines, train
 from prepared import prepare_words, random_texts
 from runs import Command, tiny_config
@@ -219,6 +220,28 @@ def test_killed_after_a_rollback_equals_uninterrupted(
         last_state(uninterrupted, config)[0],
     )
     assert records(workdir) == records(uninterrupted)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(broken, config, expected, tmp_path):
+    """Of as many devices: both go back alike, and end with the same."""
+    command, workdirs = Command(tmp_path, config), [tmp_path / "one", tmp_path / "two"]
+    for num_processes, workdir in enumerate(workdirs, start=1):
+        shutil.copytree(broken, workdir)
+        result = several.run(command, workdir, num_processes)
+        assert "order (rollback 2 of 2)" in result.stderr
+        assert [x["step"] for x in records(workdir)] == [step for _, step in expected]
+    one, two = (lines(workdir) for workdir in workdirs)
+    assert [[*map(close, line.items())] for line in one] == [[*x.items()] for x in two]
+    one, two = (last_state(workdir, config)[0] for workdir in workdirs)
+    assert int(two.step) == END and int(two.rollbacks) == 2
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+def close(item: tuple) -> tuple:
+    name, x = item
+    return name, pytest.approx(x, rel=1e-5) if isinstance(x, float) else x
 
 
 def test_spikes_are_divergence(dataset, tmp_path):

@@ -1,0 +1,135 @@
+"""tools/evaluate.py and tools/generate.py on several devices, and in two processes."""
+
+import dataclasses
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import pytest
+from cases import mesh_of
+from several import free_port, place
+
+from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.generation.text import make_continue
+from diffeq_former.training import run_directory, state
+
+MESHES = {
+    "fsdp": {"data": 1, "fsdp": 8},
+    "tensor": {"data": 4, "tensor": 2},
+    "sequence": {"data": 1, "fsdp": 2, "sequence": 4},
+    "all": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
+}
+PROMPTS = ["the cat", "", "a mat while"]
+GREEDY = ("--temperature=0", "--max_new_tokens=5")
+
+
+def evaluated(run, dataset, mesh) -> dict:
+    return make_evaluate(run.config, dataset, mesh)(run.params)
+
+
+def continued(run, mesh) -> list[str]:
+    continue_texts = make_continue(run.config.model, mesh, run.tokenizer)
+    return continue_texts(run.params, PROMPTS, max_new_tokens=5, temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def alone(trained):
+    """Figures and texts of one device."""
+    mesh = mesh_of()
+    run = run_directory.load(trained.workdir, mesh)
+    return evaluated(run, trained.dataset, mesh), continued(run, mesh)
+
+
+@pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
+def test_every_mesh_gives_what_one_device_gives(trained, alone, axes):
+    mesh = mesh_of(8, **axes)
+    run = run_directory.load(trained.workdir, mesh)
+    places = state.shardings(run.config, mesh).params
+    for x, where in zip(*map(jax.tree.leaves, (run.params, places)), strict=True):
+        assert x.sharding == where
+        held = {shard.data.shape for shard in x.addressable_shards}
+        assert held == {where.shard_shape(x.shape)}
+    figures, texts = alone
+    assert evaluated(run, trained.dataset, mesh) == pytest.approx(figures, rel=1e-5)
+    assert continued(run, mesh) == texts
+
+
+def in_two_processes(tool, name, *flags):
+    """Both exit codes and outputs; with eight devices together."""
+    port = free_port()
+    with ThreadPoolExecutor(2) as executor:
+        running = [
+            executor.submit(tool, name, *flags, *place(port, 2, k), num_devices=4)
+            for k in range(2)
+        ]
+    return [process.result() for process in running]
+
+
+def test_two_processes_of_which_one_writes(tool, trained, alone):
+    figures, texts = alone
+    axes = {"data": 1, "fsdp": 4, "tensor": 2}
+    mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
+    run = (f"--workdir={trained.workdir}", *mesh)
+    first, second = in_two_processes(tool, "evaluate.py", *run)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
+    line = json.loads(first.stdout)
+    own = trained.run.config.model.num_layers
+    assert line == {"split": "validation", "num_steps": own} | {
+        name: pytest.approx(value, rel=1e-5) for name, value in figures.items()
+    }
+    assert second.stdout == "" and "solver steps" not in second.stderr
+    prompts = [f"--prompt={prompt}" for prompt in PROMPTS]
+    first, second = in_two_processes(tool, "generate.py", *run, *prompts, *GREEDY)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
+    assert first.stdout == "\n---\n".join(texts) + "\n"
+    assert second.stdout == ""
+
+
+TOOLS = {"evaluate.py": (), "generate.py": ("--prompt=the cat", *GREEDY)}
+
+
+@pytest.fixture(scope="module")
+def of_eight(trained, tmp_path_factory):
+    """The run, as if trained on a mesh of eight devices."""
+    workdir = shutil.copytree(trained.workdir, tmp_path_factory.mktemp("eight") / "run")
+    mesh = {"data": 1, "fsdp": 4, "sequence": 1, "tensor": 2}
+    config = dataclasses.asdict(trained.run.config) | {"mesh": mesh}
+    (workdir / "config.json").write_text(json.dumps(config))
+    return workdir
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_mesh_is_the_runs_own_or_another(tool, refused, of_eight, name):
+    run = (f"--workdir={of_eight}", *TOOLS[name])
+    line = refused(name, *run)
+    assert line.startswith("config.mesh: data=1, fsdp=4, sequence=1, tensor=2 does not")
+    one = ("--config.mesh.fsdp=1", "--config.mesh.tensor=1")
+    result, other = tool(name, *run, num_devices=8), tool(name, *run, *one)
+    assert (result.returncode, other.returncode) == (0, 0), other.stderr
+    if name == "generate.py":
+        assert result.stdout == other.stdout
+    else:
+        ours, others = (json.loads(x.stdout)["loss"] for x in (result, other))
+        assert ours == pytest.approx(others, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--config.mesh.fsdp=-1"], "config.mesh.fsdp: only one axis may be -1, and"),
+        (
+            ["--config.mesh.data=0"],
+            "config.mesh.data: expected -1, or 1 or more, got 0",
+        ),
+        (["--config.mesh.data=x"], "flag --config.mesh.data=x"),
+        (["--config.mesh.fdsp=2"], "Unknown command line flag 'config.mesh.fdsp'. Did"),
+        (["--config.mesh.data=1", "--config.mesh.tensor=-1"], "config.model.num_heads"),
+    ],
+)
+def test_no_such_mesh(tool, trained, flags, words):
+    run = (f"--workdir={trained.workdir}", *TOOLS["generate.py"])
+    result = tool("generate.py", *run, *flags, num_devices=8)
+    assert (result.returncode, result.stdout) == (2, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"error: {words}")
