@@ -80,6 +80,7 @@ class Transformer(nn.Module):
         x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
         return constrain(x_BLD, *HIDDEN)
 
+    @jax.named_scope("head")
     def logits(self, x_BLD: jax.Array) -> jax.Array:
         return jnp.einsum(
             "bld,dv->blv",
@@ -96,6 +97,7 @@ class Transformer(nn.Module):
         """The weights of all steps: units with leading axes [T, S]."""
         return self._tabulate(self.weights())
 
+    @jax.named_scope("tabulate")
     def _tabulate(self, parameters) -> dict:
         c = self.config
         times_TS = stage_times(c.num_layers, SOLVERS[c.solver].nodes)

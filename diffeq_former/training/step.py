@@ -42,7 +42,10 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         batches_MBL = _micro_batches(batch_BL, M)
         losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        with jax.named_scope("optimizer"):
+            updates, opt_state = optimizer.update(
+                gradients, state.opt_state, state.params
+            )
         gradient_norms = norms("grad_norm", gradients)
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"])
         finite &= jnp.isfinite(gradient_norms["grad_norm"])

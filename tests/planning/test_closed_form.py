@@ -8,6 +8,7 @@ from cases import TINY, WIDE, allowed_in_turn, mesh_of, name, shapes_of
 
 from diffeq_former.config import Config, MeshConfig, TrainingConfig
 from diffeq_former.errors import UserError
+from diffeq_former.models.attention_kernels import Hardware
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning import communication, compiled, shapes
 from diffeq_former.planning.closed_form import axis_sizes, make_plan, state_bytes
@@ -17,7 +18,7 @@ from diffeq_former.training import state
 
 ONE = dict.fromkeys(MESH_AXES, 1)
 # As a CPU computes attention: with all scores.
-DEVICE = dataclasses.replace(DEVICES["h100"], fused_attention=False)
+DEVICE = dataclasses.replace(DEVICES["h100"], hardware=Hardware("cpu"))
 ROWS, L = 32, WIDE.max_len
 
 
