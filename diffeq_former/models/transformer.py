@@ -89,6 +89,7 @@ class Transformer(nn.Module):
             preferred_element_type=jnp.float32,
         )
 
+    @jax.named_scope("head")
     def unembedding(self) -> jax.Array:
         """The matrix [D, V], float32, from states to logits."""
         return self.embedding.token.T if self.block.tied_head else self.head()

@@ -40,7 +40,8 @@ def advice(config: Config, mesh: Mesh, seq_len: int) -> str:
 
 def _table(needed: Memory, held: int | None) -> list[str]:
     has = f", which has {held / 1e9:.4g} GB" if held else ""
-    parts = needed.fullest | {"in all": needed.total}
+    parts = {k: v for k, v in needed.fullest.items() if v > needed.total / 100}
+    parts |= {"in all": needed.total}
     return [
         f"By its closed form a step of training needs on each device{has}:",
         *(

@@ -42,7 +42,7 @@ def create(config: Config, mesh: Mesh) -> TrainState:
         # It runs once, and would compile for longer than all else on a CPU.
         compiler_options={"xla_backend_optimization_level": 1},
     )
-    return init()
+    return jax.block_until_ready(init())  # where memory ends, that is said here
 
 
 def abstract(config: Config, mesh: Mesh) -> TrainState:
