@@ -31,7 +31,8 @@ class Profile:
         say: Callable[[str], None],
     ):
         self._steps = range(c.start_step, c.start_step + c.num_steps)
-        self._folder, self._pause, self._say = workdir / FOLDER, pause, say
+        self._all, self._pause, self._say = workdir / FOLDER, pause, say
+        self._folder = self._all
         if jax.process_count() > 1:  # hosts may have one name, and Perfetto takes one
             self._folder /= f"process_{jax.process_index()}"
         self._recorded: list[int] = []  # steps of the trace that is open
@@ -75,7 +76,7 @@ class Profile:
             jax.profiler.stop_trace()
         self._say(
             f"profile of {self._named(self._recorded)}: tensorboard"
-            f" --logdir={self._folder} (with the plugin xprof), or in ui.perfetto.dev"
+            f" --logdir={self._all} (with the plugin xprof), or in ui.perfetto.dev"
             f" {self._folder}/plugins/profile/*/perfetto_trace.json.gz"
         )
         self._recorded = []

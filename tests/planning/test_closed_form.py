@@ -130,6 +130,8 @@ def test_a_fused_kernel_keeps_no_scores():
     fused = make_plan(plan.config, plan.sizes, DEVICES["h100"])
     scores = WIDE.num_layers * ROWS * WIDE.num_heads * L * L * 4
     assert plan.memory.saved_states - fused.memory.saved_states > scores
+    cut = make_plan(plan.config, ONE | {"sequence": 8}, DEVICES["h100"])
+    assert cut.memory.saved_states > scores / 8
     masked = plan_of({}, document_masking=True, end_of_text=0, **options)
     unfused = make_plan(masked.config, masked.sizes, DEVICES["h100"])
     assert unfused.memory == masked.memory
