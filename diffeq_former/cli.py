@@ -1,4 +1,7 @@
-"""Runs a command line: flags in, one clear line and exit code 2 for wrong input."""
+"""Runs a command line: flags in, one clear line and exit code 2 for wrong input.
+
+More than a device can hold is wrong input too: the same command would fail again.
+"""
 
 import difflib
 import os
@@ -10,7 +13,12 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from diffeq_former.errors import DiskFullError, FaultError, UserError
+from diffeq_former.errors import (
+    DiskFullError,
+    FaultError,
+    OutOfMemoryError,
+    UserError,
+)
 
 OK = 0
 FAILED = 1
@@ -125,6 +133,9 @@ def _unknown_key(error: Exception) -> str:
 
 def _refuse(error: Exception | str) -> int:
     lines = str(error).splitlines()
+    if isinstance(error, OutOfMemoryError):  # a table
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_INPUT
     if any(line.startswith("Traceback") for line in lines):  # of a config file
         lines = [lines[0], lines[-1]]
     print("error: " + " ".join(" ".join(lines).split()), file=sys.stderr)

@@ -46,6 +46,8 @@ class ModelConfig:
     norm_eps: float = 1e-5  # added to the variance in norms
     rope_base: float = 10000.0  # llama: the slowest rotation is about 1 / rope_base
     chain_norms: bool = False  # llama as released, see models/llama.py
+    # The kernel over whole sequences: auto | xla | cudnn (NVIDIA GPUs) | splash (TPUs).
+    attention_implementation: str = "auto"  # the fused one where it can be had, or xla
     # Regularisation and memory.
     dropout: float = 0.0  # on the embeddings and on each term of the field
     attention_dropout: float = 0.0  # on the attention probabilities
@@ -84,8 +86,10 @@ class ModelConfig:
         return dataclasses.replace(self, num_layers=num_layers, horizon=self.interval)
 
     def for_inference(self) -> "ModelConfig":
-        """The same model without what only spares memory in the backward pass."""
-        return dataclasses.replace(self, generate_weights="tabulated", remat="none")
+        """The same model without what only training has, or spares memory there."""
+        return dataclasses.replace(
+            self, generate_weights="tabulated", remat="none", attention_dropout=0.0
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +156,14 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProfileConfig:
+    """A trace of some steps, see training/profiling.py."""
+
+    start_step: int = 10  # the first of them; the run's first, which compiles, is 1
+    num_steps: int = 0  # that are recorded; 0: none
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     seed: int = 0  # of the parameters, the order of the data and the dropout
     model: ModelConfig = ModelConfig()
@@ -159,6 +171,7 @@ class Config:
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     mesh: MeshConfig = MeshConfig()
+    profile: ProfileConfig = ProfileConfig()
 
 
 def default_config() -> ConfigDict:

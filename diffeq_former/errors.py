@@ -15,6 +15,10 @@ class DiskFullError(UserError):
     """No room on the disk. The process exits at once, as its exit handlers write."""
 
 
+class OutOfMemoryError(UserError):
+    """More than a device can hold. The message may have several lines."""
+
+
 class FaultError(Exception):
     """No fault of the user. The message is one line; the same command may succeed.
 

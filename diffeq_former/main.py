@@ -3,8 +3,9 @@
 python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
   --config.data.path=data/stdlib [--config.SECTION.FIELD=VALUE ...]
 
-Exits with 0 when done, 2 for wrong input, 75 when it was stopped by SIGTERM, SIGUSR1 or
-Ctrl-C (a second one ends it at once); everything is saved then, and the same command
+Exits with 0 when done, 2 for wrong input (also a model that the devices' memory cannot
+hold, with what would spare some), 75 when it was stopped by SIGTERM, SIGUSR1 or Ctrl-C
+(a second one ends it at once); everything is saved then, and the same command
 continues. It also continues after 1: a data worker died, or data did not come. Of
 several processes, which the scripts in launch/ start, each runs this command; when one
 fails, all end, with another exit code, and all must be started again. While a run goes
@@ -34,7 +35,7 @@ def main() -> int:
     from diffeq_former import compilation_cache
     from diffeq_former.config import resolve
     from diffeq_former.data import dataset as datasets
-    from diffeq_former.errors import UserError
+    from diffeq_former.errors import OutOfMemoryError, UserError
     from diffeq_former.evaluation.perplexity import make_evaluate
     from diffeq_former.generation.text import make_sampler
     from diffeq_former.sharding.mesh import check_fits, make_mesh
@@ -57,15 +58,21 @@ def main() -> int:
         evaluate=make_evaluate(config, dataset, mesh),
         sample=make_sampler(config, mesh, dataset.tokenizer()) if samples else None,
     )
-    return loop.train(
-        config,
-        Path(_WORKDIR.value),
-        dataset,
-        mesh,
-        judges,
-        _stop,
-        allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-    )
+    try:
+        return loop.train(
+            config,
+            Path(_WORKDIR.value),
+            dataset,
+            mesh,
+            judges,
+            _stop,
+            allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+        )
+    except OutOfMemoryError as error:
+        from diffeq_former.planning.out_of_memory import advice
+
+        lines = advice(config, mesh, dataset.seq_len)
+        raise OutOfMemoryError(f"{error}\n{lines}") from error
 
 
 if __name__ == "__main__":

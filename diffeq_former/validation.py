@@ -7,6 +7,7 @@ from diffeq_former.config import (
     DataConfig,
     MeshConfig,
     OptimizerConfig,
+    ProfileConfig,
     TrainingConfig,
 )
 from diffeq_former.errors import UserError, require, require_member
@@ -24,6 +25,7 @@ def validate(config: Config) -> None:
     _validate_optimizer(config.optimizer)
     _validate_training(config.training)
     _validate_mesh(config.mesh)
+    _validate_profile(config.profile, config.training.num_steps)
 
 
 def _validate_data(c: DataConfig) -> None:
@@ -94,3 +96,16 @@ def _validate_mesh(c: MeshConfig) -> None:
         raise UserError(
             f"config.mesh.{left[1]}: only one axis may be -1, and {left[0]} is already"
         )
+
+
+def _validate_profile(c: ProfileConfig, num_steps: int) -> None:
+    most = f"0 (no profile) to training.num_steps ({num_steps})"
+    require(0 <= c.num_steps <= num_steps, "profile.num_steps", most, c.num_steps)
+    latest = num_steps - c.num_steps + 1
+    require(
+        c.num_steps == 0 or 1 <= c.start_step <= latest,
+        "profile.start_step",
+        f"1 to {latest}, so that {c.num_steps} steps end by training.num_steps"
+        f" ({num_steps})",
+        c.start_step,
+    )

@@ -73,6 +73,16 @@ REFUSALS = [
     ),
     ({"data.timeout": 0.0}, "config.data.timeout: expected above 0, got 0.0"),
     ({"data.num_workers": -1}, "config.data.num_workers: expected 0 or more, got -1"),
+    ({"profile.num_steps": -1}, "profile.num_steps: expected 0 (no profile) to train"),
+    (
+        {"profile.num_steps": 2, "profile.start_step": 0},
+        "config.profile.start_step: expected 1 to 19999, so that 2 steps end by",
+    ),
+    (
+        {"profile.num_steps": 2, "profile.start_step": 20000},
+        "steps end by training.num_steps (20000), got 20000",
+    ),
+    ({"model.attention_implementation": "flash"}, "one of auto, xla, cudnn, splash,"),
     # Combinations.
     ({"model.num_heads": 11}, "num_heads: expected a divisor of model.d_model (768)"),
     (

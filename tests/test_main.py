@@ -52,6 +52,7 @@ def test_done(config, folder):
     assert (figures["split"], figures["step"]) == ("validation", NUM_STEPS)
     assert set(figures) >= {"loss", "perplexity", "bits_per_byte", "tokens"}
     assert f"step {NUM_STEPS}, the last, is done" in result.stderr
+    assert f"{workdir}: from step 0 to {NUM_STEPS}; attention: xla; " in result.stderr
     assert {path.name for path in workdir.iterdir() if "tfevents" not in path.name} == {
         *("config.json", "dataset.json", "tokenizer", "checkpoints"),
         *("metrics.jsonl", "samples.txt", "lock"),
@@ -205,6 +206,11 @@ def assert_one_line(result, *parts: str) -> None:
         (["--config.data.path=nowhere"], ["nowhere", "tools/prepare_data.py"]),
         (["--config.model.max_len=8"], ["config.model.max_len", "16 or more"]),
         (["--config.model.vocab_size=9"], ["config.model.vocab_size", "257 or more"]),
+        (
+            ["--config.model.attention_implementation=cudnn"],
+            ["config.model.attention_implementation", "needs an NVIDIA GPU, not cpu"],
+        ),
+        (["--config.profile.num_steps=25"], ["config.profile.num_steps", "(24)"]),
         (["--process_id=1"], ["all three of --coordinator=HOST:PORT"]),
         (["extra"], ["unexpected argument 'extra'"]),
     ],

@@ -15,6 +15,7 @@ from runs import Command, data_workers, tiny_config
 from several import ends, run, start
 
 from diffeq_former.cli import STOPPED
+from diffeq_former.config import ProfileConfig
 from diffeq_former.training import checkpoint, state
 
 NUM_STEPS = 12
@@ -75,6 +76,16 @@ def alone(command, folder):
     """One process with eight devices."""
     run(command, folder / "alone", 1)
     return folder / "alone"
+
+
+@pytest.mark.slow
+def test_each_process_traces_its_own_devices(config, tmp_path):
+    recorded = dataclasses.replace(config, profile=ProfileConfig(2, 2))
+    result = run(Command(tmp_path, recorded), tmp_path / "run", 2)
+    assert f"--logdir={tmp_path}/run/profile (with" in result.stderr
+    found = (tmp_path / "run" / "profile").rglob("*.xplane.pb")
+    folders = sorted(path.relative_to(tmp_path / "run").parts[1] for path in found)
+    assert folders == ["process_0", "process_1"]
 
 
 @pytest.mark.slow

@@ -8,6 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.attention_kernels import (
+    KERNELS,
+    choose,
+    same_document,
+    this_hardware,
+)
+from diffeq_former.models.partition import num_sequence_shares
 
 
 class Attend(nn.Module):
@@ -23,22 +30,18 @@ class Attend(nn.Module):
 
     @nn.compact
     def __call__(self, q_BLNH, k_BLKH, v_BLKH, positions_BL, segments_BL) -> jax.Array:
-        mask_BLS = None
+        c, whole = self.config, (q_BLNH, k_BLKH, v_BLKH, segments_BL)
         if self.cached:
-            k_BSKH, v_BSKH, mask_BLS = self._remember(k_BLKH, v_BLKH, positions_BL)
-        else:
-            k_BSKH, v_BSKH = k_BLKH, v_BLKH
-            if segments_BL is not None:
-                mask_BLS = segments_BL[:, :, None] == segments_BL[:, None, :]
-        if self.train and self.config.attention_dropout:
-            return self._with_dropout(q_BLNH, k_BSKH, v_BSKH, mask_BLS)
+            return self._over_cache(q_BLNH, k_BLKH, v_BLKH, positions_BL)
+        if self.train and c.attention_dropout:
+            return self._with_dropout(*whole)
+        L = q_BLNH.shape[1]
+        return KERNELS[choose(c, this_hardware(), L, num_sequence_shares())](*whole)
+
+    def _over_cache(self, q_BLNH, k_BLKH, v_BLKH, positions_BL) -> jax.Array:
+        k_BSKH, v_BSKH, mask_BLS = self._remember(k_BLKH, v_BLKH, positions_BL)
         return jax.nn.dot_product_attention(
-            q_BLNH,
-            k_BSKH,
-            v_BSKH,
-            mask=None if mask_BLS is None else mask_BLS[:, None],
-            is_causal=not self.cached,
-            implementation=_implementation(self.config, mask_BLS),
+            q_BLNH, k_BSKH, v_BSKH, mask=mask_BLS[:, None], implementation="xla"
         )
 
     def _remember(self, k_BLKH, v_BLKH, positions_BL):
@@ -54,24 +57,19 @@ class Attend(nn.Module):
         slots_S = jnp.arange(self.config.max_len)
         return *cached, slots_S[None, None, :] <= positions_BL[:, :, None]
 
-    def _with_dropout(self, q_BLNH, k_BSKH, v_BSKH, mask_BLS) -> jax.Array:
+    def _with_dropout(self, q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
         B, L, N, H = q_BLNH.shape
-        K = k_BSKH.shape[2]
+        K = k_BLKH.shape[2]
         q_BLKGH = q_BLNH.reshape(B, L, K, N // K, H)
         scores = jnp.einsum(
-            "blkgh,bskh->bkgls", q_BLKGH, k_BSKH, preferred_element_type=jnp.float32
+            "blkgh,bskh->bkgls", q_BLKGH, k_BLKH, preferred_element_type=jnp.float32
         )
-        causal_LS = jnp.tril(jnp.ones((L, L), bool))[None]
-        mask_BLS = causal_LS if mask_BLS is None else mask_BLS & causal_LS
-        scores = jnp.where(mask_BLS[:, None, None], scores * H**-0.5, -jnp.inf)
-        weights = jax.nn.softmax(scores).astype(v_BSKH.dtype)
+        mask_BLL = jnp.tril(jnp.ones((L, L), bool))[None]
+        if segments_BL is not None:
+            mask_BLL = mask_BLL & same_document(segments_BL)
+        scores = jnp.where(mask_BLL[:, None, None], scores * H**-0.5, -jnp.inf)
+        weights = jax.nn.softmax(scores).astype(v_BLKH.dtype)
         weights = nn.Dropout(self.config.attention_dropout, deterministic=False)(
             weights
         )
-        return jnp.einsum("bkgls,bskh->blkgh", weights, v_BSKH).reshape(B, L, N, H)
-
-
-def _implementation(config: ModelConfig, mask_BLS) -> str:
-    """The fused kernel where there is one for this case: NVIDIA GPUs, bfloat16."""
-    fused = jax.default_backend() == "gpu" and config.dtype == "bfloat16"
-    return "cudnn" if fused and mask_BLS is None else "xla"
+        return jnp.einsum("bkgls,bskh->blkgh", weights, v_BLKH).reshape(B, L, N, H)

@@ -12,6 +12,7 @@ from diffeq_former.models.partition import constrain, num_row_shares
 NO_TARGET = -1
 
 
+@jax.named_scope("head")
 def cross_entropy_sums(
     x_BLD: jax.Array, unembedding_DV: jax.Array, targets_BL: jax.Array, chunk: int
 ) -> dict[str, jax.Array]:

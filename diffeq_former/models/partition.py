@@ -12,6 +12,7 @@ HIDDEN = ("batch", "length", "state")
 FEED_FORWARD = ("batch", "length", "mlp")
 QUERIES = ("batch", "length", "heads", "head_dim")
 KEYS = ("batch", None, "kv_heads", "head_dim")  # every query needs all of them
+SEGMENTS = ("batch", None)
 
 _AS_IT_IS = jax.sharding.PartitionSpec.UNCONSTRAINED
 
@@ -30,6 +31,34 @@ def num_row_shares() -> int:
     """In how many parts the rules cut a batch; outside of a mesh 1."""
     sizes = jax.sharding.get_abstract_mesh().shape
     return math.prod(sizes[axis] for axis in _row_axes())
+
+
+def num_sequence_shares() -> int:
+    """In how many parts the rules cut a sequence; outside of a mesh 1."""
+    axis = dict(nn.get_logical_axis_rules()).get("length")
+    return jax.sharding.get_abstract_mesh().shape[axis] if axis else 1
+
+
+def on_each_device(
+    function: Callable, axes: tuple[tuple, ...], result_axes: tuple[str | None, ...]
+) -> Callable:
+    """The function, computed by each device for its own share of the arguments.
+
+    For kernels that XLA cannot divide. Outside of a mesh it is the function itself.
+
+    Args:
+      function: of arrays (or None) to one array.
+      axes: the names of each argument's axes.
+      result_axes: of the result.
+    """
+    if not nn.get_logical_axis_rules():
+        return function
+    return jax.shard_map(
+        function,
+        in_specs=tuple(nn.logical_to_mesh_axes(names) for names in axes),
+        out_specs=nn.logical_to_mesh_axes(result_axes),
+        check_vma=False,  # kernels do not say along which axes their results vary
+    )
 
 
 def rows_apart(function: Callable) -> Callable:

@@ -46,6 +46,7 @@ class Step(nn.Module):
         def dropped(dx_BLD):
             return nn.Dropout(c.dropout, deterministic=not self.train)(dx_BLD)
 
+        @jax.named_scope("attention")
         def attention(node: int, x_BLD):
             def attend(q_BLNH, k_BLKH, v_BLKH):
                 o_BLNH = Attend(c, self.train, self.cached)(
@@ -61,6 +62,7 @@ class Step(nn.Module):
             dx_BLD = block.attention(c, weights, x_BLD, positions_BL, attend)
             return dropped(constrain(dx_BLD, *HIDDEN))
 
+        @jax.named_scope("feed_forward")
         def feed_forward(node: int, x_BLD):
             dx_BLD = block.feed_forward(c, _at(node, weights_S), x_BLD)
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
@@ -74,7 +76,8 @@ class Step(nn.Module):
         if c.generate_weights == "tabulated":
             return per_step
         units = BLOCKS[c.block].units(c)
-        generated = SOURCES[c.weights].tabulate(c, units, parameters, per_step)
+        with jax.named_scope("tabulate"):
+            generated = SOURCES[c.weights].tabulate(c, units, parameters, per_step)
         return named(GENERATED_WEIGHTS, constrain_table(units, generated))
 
 

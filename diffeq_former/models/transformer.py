@@ -81,6 +81,7 @@ class Transformer(nn.Module):
         x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
         return constrain(x_BLD, *HIDDEN)
 
+    @jax.named_scope("head")
     def logits(self, x_BLD: jax.Array) -> jax.Array:
         return jnp.einsum(
             "bld,dv->blv",
@@ -89,6 +90,7 @@ class Transformer(nn.Module):
             preferred_element_type=jnp.float32,
         )
 
+    @jax.named_scope("head")
     def unembedding(self) -> jax.Array:
         """The matrix [D, V], float32, from states to logits."""
         return self.embedding.token.T if self.block.tied_head else self.head()
@@ -97,12 +99,14 @@ class Transformer(nn.Module):
         """The weights of all steps: units with leading axes [T, S]."""
         return self._tabulate(self.weights())
 
+    @jax.named_scope("tabulate")
     def coefficients(self) -> dict[str, jax.Array]:
         """A hypernetwork's u(t) of all units at all times of the table, [T S, E]."""
         c = self.config
         times = stage_times(c.num_layers, SOLVERS[c.solver].nodes).reshape(-1)
         return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
 
+    @jax.named_scope("tabulate")
     def _tabulate(self, parameters) -> dict:
         c = self.config
         times_TS = stage_times(c.num_layers, SOLVERS[c.solver].nodes)

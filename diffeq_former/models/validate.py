@@ -2,6 +2,7 @@
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError, require, require_member
+from diffeq_former.models.attention_kernels import IMPLEMENTATIONS
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
 from diffeq_former.models.weight_sources import SOURCES
@@ -16,6 +17,7 @@ _MEMBERS = {
     "initialization": ("unit", "authors"),
     "generate_weights": ("tabulated", "per_step"),
     "dtype": ("bfloat16", "float32"),
+    "attention_implementation": IMPLEMENTATIONS,
 }
 
 

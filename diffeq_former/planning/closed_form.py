@@ -5,10 +5,11 @@ import functools
 import math
 
 from diffeq_former.config import Config, MeshConfig
+from diffeq_former.models.attention_kernels import Hardware, choose
 from diffeq_former.planning import communication, shapes
 from diffeq_former.planning.communication import Sent
 from diffeq_former.planning.devices import Device
-from diffeq_former.planning.memory import Memory, fusible, kept_bytes, memory
+from diffeq_former.planning.memory import Memory, kept_bytes, memory
 from diffeq_former.planning.one_step import multiplied, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
 from diffeq_former.sharding.mesh import check_fits, mesh_shape
@@ -90,14 +91,7 @@ def make_plan(config: Config, sizes: Sizes, device: Device) -> Plan:
       UserError: if an axis of the mesh does not divide what it is to cut.
     """
     seq_len = config.model.max_len
-    check_fits(config, shapes.abstract_mesh(sizes), seq_len)
-    needed = memory(
-        config,
-        sizes,
-        *state_bytes(config, sizes),
-        seq_len=seq_len,
-        fused=device.fused_attention,
-    )
+    needed = needed_memory(config, sizes, device.hardware, seq_len)
     tokens = config.training.batch_size * seq_len / math.prod(sizes.values())
     return Plan(
         config=config,
@@ -111,10 +105,27 @@ def make_plan(config: Config, sizes: Sizes, device: Device) -> Plan:
     )
 
 
+def needed_memory(
+    config: Config, sizes: Sizes, hardware: Hardware, seq_len: int
+) -> Memory:
+    """Of a step on one device, for rows of that length; raises as `make_plan`."""
+    check_fits(config, shapes.abstract_mesh(sizes), seq_len)
+    fused = _is_fused(config, sizes, hardware, seq_len)
+    parameters, optimizer = state_bytes(config, sizes)
+    return memory(config, sizes, parameters, optimizer, seq_len, fused)
+
+
+def _is_fused(config: Config, sizes: Sizes, hardware: Hardware, seq_len: int) -> bool:
+    """Whether the kernel of attention never holds a matrix of scores."""
+    return choose(config.model, hardware, seq_len, sizes[SEQUENCE]) != "xla"
+
+
 def state_bytes(config: Config, sizes: Sizes) -> tuple[int, int]:
     """Of the parameters and of the optimizer's state, on one device; exact."""
     # Whatever changes only how a step is computed is the same state.
-    model = dataclasses.replace(config.model, remat="none")
+    model = dataclasses.replace(
+        config.model, remat="none", attention_implementation="auto"
+    )
     training = dataclasses.replace(config.training, per_device_batch_size=0)
     same = dataclasses.replace(
         config, model=model, training=training, mesh=MeshConfig()
@@ -170,7 +181,7 @@ def _traffic(
     parameters and gradients are read and written twice, the optimizer's state once.
     """
     c, M = config.model, micro_batches(config, sizes)
-    fused = device.fused_attention and fusible(c)
+    fused = _is_fused(config, sizes, device.hardware, seq_len)
     step = kept_bytes(config, sizes, seq_len, fused, "none")
     chunks = -(-seq_len // config.training.loss_chunk)
     per_micro_batch = 4 * c.num_layers * step + 2 * chunks * needed.loss_chunk

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from diffeq_former.models.attention_kernels import Hardware
 from diffeq_former.training.flops import PEAKS
 
 
@@ -15,15 +16,20 @@ class Device:
     link: float  # to the devices of its node or slice: NVLink, ICI
     node: int  # devices that these links join
     network: float  # between nodes or slices, each device's share
-    fused_attention: bool  # never holds a matrix of scores
+    hardware: Hardware
+
+
+_AMPERE, _HOPPER = Hardware("cuda", (8, 0)), Hardware("cuda", (9, 0))
+_TPU = Hardware("tpu")
 
 
 def _gpu(name: str, memory: float, bandwidth: float, link: float, network: float):
-    return Device(PEAKS[name][1], memory, bandwidth, link, 8, network, True)
+    hardware = _AMPERE if name.startswith("a100") else _HOPPER
+    return Device(PEAKS[name][1], memory, bandwidth, link, 8, network, hardware)
 
 
 def _tpu(name: str, memory: float, bandwidth: float, link: float, node: int) -> Device:
-    return Device(PEAKS[name][1], memory, bandwidth, link, node, _TPU_NETWORK, False)
+    return Device(PEAKS[name][1], memory, bandwidth, link, node, _TPU_NETWORK, _TPU)
 
 
 # Between slices, assumed: 200 Gbit/s for a host of four chips.

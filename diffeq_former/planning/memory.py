@@ -50,6 +50,18 @@ class Memory:
         state = self.parameters + self.optimizer + self.batch
         return state + max(self.backward, self.update)
 
+    @property
+    def fullest(self) -> dict[str, float]:
+        """What is there when most is, from the largest; sums to `total`."""
+        names = ["parameters", "optimizer", "batch", "table", "table_gradients"]
+        if self.backward > self.update:
+            names += ["ends", "saved_states"]
+            names.append(max("one_step", "loss_chunk", key=lambda n: getattr(self, n)))
+        else:
+            names.append("gradients")
+        parts = {name: getattr(self, name) for name in names}
+        return dict(sorted(parts.items(), key=lambda part: -part[1]))
+
     def as_dict(self) -> dict[str, int | str]:
         whole = {name: round(size) for name, size in dataclasses.asdict(self).items()}
         return whole | {
@@ -75,7 +87,7 @@ def memory(
       parameters: bytes of a device's share.
       optimizer: the same of the optimizer's state.
       seq_len: tokens of a row.
-      fused: whether attention has a kernel that never holds a matrix of scores.
+      fused: whether the kernel of attention never holds a matrix of scores.
     """
     one_step = kept_bytes(config, sizes, seq_len, fused, "none")
     per_step = config.model.generate_weights == "per_step"
@@ -104,15 +116,9 @@ def kept_bytes(
     """What a policy keeps of one step, for a device's part of a micro-batch."""
     share = share_of(dataclasses.replace(config.model, remat=remat), sizes[TENSOR])
     amount = kept(share)
-    if fused and fusible(config.model):
+    if fused:
         amount = dataclasses.replace(amount, per_pair=0.0)
     return amount.of(_rows(config, sizes), seq_len, seq_len / sizes[SEQUENCE])
-
-
-def fusible(c: ModelConfig) -> bool:
-    """What models/attention.py gives to a fused kernel where there is one."""
-    plain = not c.document_masking and not c.attention_dropout
-    return c.dtype == "bfloat16" and plain
 
 
 def _rows(config: Config, sizes: Sizes) -> float:

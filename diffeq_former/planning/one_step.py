@@ -57,6 +57,7 @@ def share_of(c: ModelConfig, tensor: int) -> ModelConfig:
             "num_kv_heads": c.kv_heads // tensor,
             "d_ff": c.ff_dim // tensor,
             "vocab_size": 1,  # no step sees it
+            "attention_implementation": "xla",  # its trace has all scores
         },
         head_size=c.head_dim,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from diffeq_former.config import Config, MeshConfig
 from diffeq_former.errors import UserError
+from diffeq_former.models.attention_kernels import choose
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.validate import validate_model
 from diffeq_former.planning.closed_form import Plan, make_plan
@@ -22,8 +23,10 @@ def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
     follow, by memory, then by time.
 
     Raises:
-      UserError: if no mesh of that many devices divides the model and the batch.
+      UserError: if no mesh of that many devices divides the model and the batch, or
+        the devices do not have the kernel of attention that is asked for.
     """
+    choose(config.model, device.hardware, config.model.max_len)
     plans = list(_plans(config, num_devices, device))
     if not plans:
         raise UserError(

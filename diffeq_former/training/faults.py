@@ -4,7 +4,15 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffeq_former.errors import DiskFullError, FaultError, UserError, is_disk_full
+import jax
+
+from diffeq_former.errors import (
+    DiskFullError,
+    FaultError,
+    OutOfMemoryError,
+    UserError,
+    is_disk_full,
+)
 from diffeq_former.training import checkpoint, run_directory
 from diffeq_former.training.divergence import Diverged
 
@@ -34,7 +42,17 @@ def told(workdir: Path, learning_rate: float) -> Iterator[None]:
                 f"no room on the disk for {workdir}: {_last_good(workdir)}; free some"
                 " and run the same command again"
             ) from error
+        if _is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"a device's memory is not enough: {_last_good(workdir)}"
+            ) from error
         raise
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Of a device, when a program is compiled or run: XLA says it in words."""
+    is_of_device = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_of_device and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _last_good(workdir: Path) -> str:

@@ -17,13 +17,15 @@ from diffeq_former.data.read_ahead import ReadAhead
 from diffeq_former.errors import Interrupted
 from diffeq_former.sharding.agreement import AnyProcess, is_primary, together
 from diffeq_former.sharding.mesh import rows_of_process, shard_batch
-from diffeq_former.training import checkpoint, divergence, flops, run_directory, state
+from diffeq_former.training import checkpoint, divergence, run_directory, state
 from diffeq_former.training.damage import Damaged, set_aside
 from diffeq_former.training.divergence import Diverged
 from diffeq_former.training.faults import told
+from diffeq_former.training.introduction import described
 from diffeq_former.training.lock import locked
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
+from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.step import make_train_step
 from diffeq_former.training.writers import MetricsWriter
@@ -91,6 +93,7 @@ class _Loop:
         self._judges, self._stop, self._mesh = judges, stop, mesh
         self._dataset, self._should_stop = dataset, AnyProcess(mesh, stop)
         self._primary, self._figures = is_primary(), None
+        introduction = described(config, dataset.seq_len, mesh)
         self._train_step = make_train_step(config, mesh)
         self._directory = workdir / run_directory.CHECKPOINTS
         damaged = self._restore()
@@ -113,7 +116,9 @@ class _Loop:
             )
         )
         self._meter = Meter(config, dataset.seq_len, mesh)
-        self._introduce(flops.describe(config.model, dataset.seq_len, jax.devices()))
+        self._introduce(introduction)
+        recorded = (config.profile, workdir, self._step, self._meter.pause)
+        self._profile = closing(Profile(*recorded, self._progress.say))
 
     def run(self) -> int:
         while True:
@@ -129,7 +134,8 @@ class _Loop:
             self._judge()
         while self._step < self._c.num_steps and not self._should_stop():
             try:
-                self._take_step()
+                with self._profile.of_step(self._step + 1, lambda: self._state):
+                    self._take_step()
             except Interrupted:
                 if jax.process_count() > 1:  # the others have begun this step
                     raise
@@ -283,10 +289,10 @@ class _Loop:
             place = set_aside(one)
             self._progress.say(f"{one}: moved to {place}, step {self._step} is used")
 
-    def _introduce(self, flops_formula: str) -> None:
+    def _introduce(self, introduction: str) -> None:
         self._progress.say(
             f"{self._workdir}: from step {self._step} to {self._c.num_steps};"
-            f" {flops_formula}"
+            f" {introduction}"
         )
         if self._step == 0:
             settings = dataclasses.asdict(self._config)

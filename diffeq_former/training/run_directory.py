@@ -29,7 +29,7 @@ CHECKPOINTS = "checkpoints"
 SAMPLES = "samples.txt"
 
 # Settings that change nothing of what is computed: a run may move.
-_OF_THE_MACHINE = ("mesh.", "data.")
+_OF_THE_MACHINE = ("mesh.", "data.", "profile.", "model.attention_implementation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,7 @@ def read_config(workdir: Path) -> Config:
 
 
 def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
-    """Loads a trained model for use; parameters only.
+    """Loads a trained model for use, here: parameters only, attention as it can be had.
 
     Args:
       workdir: The folder of a run.
@@ -163,6 +163,8 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     )
     for damaged in passed_over:
         print(f"{damaged}: using that of step {step}", file=sys.stderr)
+    model = dataclasses.replace(config.model, attention_implementation="auto")
+    config = dataclasses.replace(config, model=model)
     return Run(config, params, tokenizer, step, Path(config.data.path))
 
 

@@ -41,7 +41,7 @@ def create(config: Config, mesh: Mesh) -> TrainState:
         # It runs once, and would compile for longer than all else on a CPU.
         compiler_options={"xla_backend_optimization_level": 1},
     )
-    return init()
+    return jax.block_until_ready(init())  # where memory ends, that is said here
 
 
 def abstract(config: Config, mesh: Mesh) -> TrainState:
@@ -124,6 +124,7 @@ def _boxed_shapes(c: ModelConfig) -> dict:
 
 
 def _init_boxed(c: ModelConfig, seed: int) -> dict:
-    """Parameters in boxes that name their axes."""
+    """Parameters in boxes that name their axes; no kernel changes them."""
+    c = dataclasses.replace(c, attention_implementation="xla")
     tokens_BL = jnp.zeros((1, c.max_len), jnp.int32)
     return Transformer(c).init(jax.random.key(seed), tokens_BL)["params"]

@@ -41,11 +41,15 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         batches_MBL = _micro_batches(batch_BL, M)
         losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
-        gradient_norms = norms("grad_norm", squares(gradients))
+        with jax.named_scope("optimizer"):
+            gradient_norms = norms("grad_norm", squares(gradients))
         norm = gradient_norms["grad_norm"]
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
         spike = is_spike(config.training, losses["loss"], state.usual_loss)
-        updated = update.apply(gradients, norm, state.opt_state, state.params, finite)
+        with jax.named_scope("optimizer"):
+            updated = update.apply(
+                gradients, norm, state.opt_state, state.params, finite
+            )
         new = state.replace(
             step=state.step + 1,
             params=updated.params,

@@ -8,6 +8,7 @@ from cases import TINY, WIDE, allowed_in_turn, mesh_of, name, shapes_of
 
 from diffeq_former.config import Config, MeshConfig, TrainingConfig
 from diffeq_former.errors import UserError
+from diffeq_former.models.attention_kernels import Hardware
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning import communication, compiled, shapes
 from diffeq_former.planning.closed_form import axis_sizes, make_plan, state_bytes
@@ -17,7 +18,7 @@ from diffeq_former.training import state
 
 ONE = dict.fromkeys(MESH_AXES, 1)
 # As a CPU computes attention: with all scores.
-DEVICE = dataclasses.replace(DEVICES["h100"], fused_attention=False)
+DEVICE = dataclasses.replace(DEVICES["h100"], hardware=Hardware("cpu"))
 ROWS, L = 32, WIDE.max_len
 
 
@@ -129,6 +130,8 @@ def test_a_fused_kernel_keeps_no_scores():
     fused = make_plan(plan.config, plan.sizes, DEVICES["h100"])
     scores = WIDE.num_layers * ROWS * WIDE.num_heads * L * L * 4
     assert plan.memory.saved_states - fused.memory.saved_states > scores
+    cut = make_plan(plan.config, ONE | {"sequence": 8}, DEVICES["h100"])
+    assert cut.memory.saved_states > scores / 8
     masked = plan_of({}, document_masking=True, end_of_text=0, **options)
     unfused = make_plan(masked.config, masked.sizes, DEVICES["h100"])
     assert unfused.memory == masked.memory

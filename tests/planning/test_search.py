@@ -62,6 +62,13 @@ def test_no_mesh_divides_the_batch():
         search(TINY, 3, DEVICE)
 
 
+def test_a_kernel_that_the_devices_do_not_have():
+    model = dataclasses.replace(TINY.model, attention_implementation="cudnn")
+    asked = dataclasses.replace(TINY, model=model)
+    with pytest.raises(UserError, match="'cudnn', which needs an NVIDIA GPU, not tpu"):
+        search(asked, 4, DEVICE)
+
+
 def test_devices_are_those_with_a_peak():
     assert DEVICES.keys() == PEAKS.keys()
     for name, device in DEVICES.items():

@@ -9,7 +9,7 @@ from cases import mesh_of
 from prepared import prepare_words
 from runs import tiny_config
 
-from diffeq_former.config import MeshConfig
+from diffeq_former.config import MeshConfig, ProfileConfig
 from diffeq_former.data import dataset as datasets
 from diffeq_former.errors import UserError
 from diffeq_former.training import run_directory, state
@@ -105,13 +105,15 @@ def test_another_dataset(tmp_path, workdir, config, dataset):
 
 
 def test_a_run_may_go_on_elsewhere(tmp_path, workdir, config, dataset):
-    """With the dataset in another folder, other workers, another mesh."""
+    """With the dataset in another folder, other workers, another mesh and kernel."""
     run_directory.write(workdir, config, dataset)
     moved = datasets.load(shutil.copytree(dataset.path, tmp_path / "moved"))
     there = run_directory.fit(tiny_config(moved), moved)
     assert there.data.path != config.data.path
     data = dataclasses.replace(there.data, num_workers=3)
     there = dataclasses.replace(there, data=data, mesh=MeshConfig(fsdp=2))
+    there = with_model(there, attention_implementation="xla")
+    there = dataclasses.replace(there, profile=ProfileConfig(num_steps=1))
     check(workdir, there, moved)
 
 
@@ -159,7 +161,9 @@ def save(workdir, config, steps) -> dict:
 
 
 def test_load_gives_what_was_saved(workdir, config, dataset):
-    run_directory.write(workdir, config, dataset)
+    """But for the kernel of attention, which another machine may not have."""
+    with_kernel = with_model(config, attention_implementation="cudnn")
+    run_directory.write(workdir, with_kernel, dataset)
     params = save(workdir, config, [5, 9])
     before = contents(workdir)
     run = run_directory.load(workdir, mesh_of(8))

@@ -1,0 +1,187 @@
+"""Which kernel attends over whole sequences: the one choice, and how each is called.
+
+B batch, L length, N heads, K key-value heads, H head.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.errors import UserError
+from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, on_each_device
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """What a program is compiled for."""
+
+    platform: str  # cpu | cuda | rocm | tpu
+    capability: tuple[int, int] = (0, 0)  # an NVIDIA GPU's compute capability
+
+
+def this_hardware() -> Hardware:
+    platform = jax.default_backend()
+    if platform != "gpu":
+        return Hardware(platform)
+    version = jax.local_devices()[0].compute_capability  # on AMD's GPUs as gfx942
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", version)
+    return (
+        Hardware("cuda", (int(numbers[1]), int(numbers[2])))
+        if numbers
+        else Hardware("rocm")
+    )
+
+
+def choose(
+    c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int = 1
+) -> str:
+    """The kernel of a model's attention over whole sequences: a key of KERNELS.
+
+    Args:
+      c: what is asked for, and what the kernel must be able to do.
+      hardware: see there.
+      seq_len: tokens of a sequence.
+      sequence_shares: in how many parts the mesh cuts a sequence.
+
+    Raises:
+      UserError: if another kernel than `auto` is asked for and cannot be had.
+    """
+    case = (c, hardware, seq_len, sequence_shares)
+    wanted = c.attention_implementation
+    if wanted == "auto":
+        fused = _FUSED.get(hardware.platform, "xla")
+        return "xla" if _what_lacks(fused, *case) else fused
+    if lacks := _what_lacks(wanted, *case):
+        raise UserError(
+            "config.model.attention_implementation: expected auto or xla here, got"
+            f" {wanted!r}, which {lacks}"
+        )
+    return wanted
+
+
+def describe(
+    c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int
+) -> str:
+    """The chosen kernel in words, with the reason where it is not the fused one."""
+    case = (c, hardware, seq_len, sequence_shares)
+    kernel, fused = choose(*case), _FUSED.get(hardware.platform, "xla")
+    if kernel == fused or c.attention_implementation != "auto":
+        return f"attention: {kernel}"
+    return f"attention: {kernel} ({fused} {_what_lacks(fused, *case)})"
+
+
+def _what_lacks(
+    kernel: str, c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int
+) -> str:
+    """The first need of a kernel that is not met, in words; "" if there is none."""
+    if kernel == "xla":
+        return ""
+    both = [
+        (not c.attention_dropout, "model.attention_dropout=0", c.attention_dropout),
+        (sequence_shares == 1, "mesh.sequence=1", sequence_shares),
+    ]
+    own = _NEEDS[kernel](c, hardware, seq_len)
+    for is_met, needed, found in [*own, *both]:
+        if not is_met:
+            return f"needs {needed}, not {found}"
+    return ""
+
+
+def _needs_of_cudnn(c: ModelConfig, hardware: Hardware, _) -> Iterator[tuple]:
+    """What XLA's interface to cuDNN checks of plain causal attention."""
+    widest = 256 if hardware.capability >= (9, 0) else 128
+    version = "{}.{}".format(*hardware.capability)
+    fits = c.head_dim % 8 == 0 and c.head_dim <= widest
+    heads = f"d_model / num_heads a multiple of 8 up to {widest}"
+    yield hardware.platform == "cuda", "an NVIDIA GPU", hardware.platform
+    yield hardware.capability >= (8, 0), "compute capability 8.0", version
+    yield c.dtype == "bfloat16", "model.dtype=bfloat16", c.dtype
+    yield fits, heads, c.head_dim
+    # Its masks are dense and have gradients: more than what the kernel saves.
+    yield not c.document_masking, "model.document_masking=False", c.document_masking
+
+
+def _needs_of_splash(c: ModelConfig, hardware: Hardware, L: int) -> Iterator[tuple]:
+    heads = f"d_model / num_heads a multiple of {_LANES // 2}"
+    yield hardware.platform == "tpu", "a TPU", hardware.platform
+    yield L % _LANES == 0, f"sequences of a multiple of {_LANES} tokens", L
+    yield c.head_dim % (_LANES // 2) == 0, heads, c.head_dim
+
+
+_LANES = 128  # of a TPU's vector registers
+_FUSED = {"cuda": "cudnn", "tpu": "splash"}
+_NEEDS = {"cudnn": _needs_of_cudnn, "splash": _needs_of_splash}
+
+
+def same_document(segments_BL: jax.Array) -> jax.Array:
+    return segments_BL[:, :, None] == segments_BL[:, None, :]
+
+
+def _xla(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
+    mask_B1LL = None if segments_BL is None else same_document(segments_BL)[:, None]
+    return jax.nn.dot_product_attention(
+        *(q_BLNH, k_BLKH, v_BLKH),
+        mask=mask_B1LL,
+        is_causal=True,
+        implementation="xla",
+    )
+
+
+def _cudnn(q_BLNH, k_BLKH, v_BLKH, _) -> jax.Array:
+    def attend(q_BLNH, k_BLKH, v_BLKH):
+        return jax.nn.dot_product_attention(
+            q_BLNH, k_BLKH, v_BLKH, is_causal=True, implementation="cudnn"
+        )
+
+    attend = on_each_device(attend, (QUERIES, KEYS, KEYS), QUERIES)
+    return attend(q_BLNH, k_BLKH, v_BLKH)
+
+
+def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
+    attend = on_each_device(splash, (QUERIES, KEYS, KEYS, SEGMENTS), QUERIES)
+    return attend(q_BLNH, k_BLKH, v_BLKH, segments_BL)
+
+
+# (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH; causal, within documents.
+KERNELS = {"xla": _xla, "cudnn": _cudnn, "splash": _splash}
+IMPLEMENTATIONS = ("auto", *KERNELS)
+
+
+def splash(
+    q_BLNH: jax.Array,
+    k_BLKH: jax.Array,
+    v_BLKH: jax.Array,
+    segments_BL: jax.Array | None,
+    interpret: bool = False,
+) -> jax.Array:
+    """JAX's splash attention for TPUs; with `interpret`, its meaning on any device."""
+    # Pallas takes long to import.
+    from jax.experimental.pallas.ops.tpu import splash_attention
+    from jax.experimental.pallas.ops.tpu.splash_attention import (
+        splash_attention_kernel,
+    )
+
+    _, L, N, H = q_BLNH.shape
+    block = next(size for size in (4 * _LANES, 2 * _LANES, _LANES) if L % size == 0)
+    forward = ("block_q", "block_kv", "block_kv_compute")
+    back = ("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute")
+    names = (*forward, *back, "block_q_dq", "block_kv_dq")
+    kernel = splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([splash_attention.CausalMask((L, L))] * N),
+        block_sizes=splash_attention_kernel.BlockSizes(**dict.fromkeys(names, block)),
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+    segments = None
+    if segments_BL is not None:
+        segments = splash_attention.SegmentIds(segments_BL, segments_BL)
+    scaled_BLNH = (q_BLNH * jnp.float32(H**-0.5)).astype(q_BLNH.dtype)
+    q_BNLH, k_BKLH, v_BKLH = (
+        jnp.swapaxes(x, 1, 2) for x in (scaled_BLNH, k_BLKH, v_BLKH)
+    )
+    return jnp.swapaxes(jax.vmap(kernel)(q_BNLH, k_BKLH, v_BKLH, segments), 1, 2)

@@ -1,0 +1,93 @@
+"""What takes the memory of a run that does not fit, and what would spare most."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from jax.sharding import Mesh
+
+from diffeq_former.config import Config, resolve
+from diffeq_former.errors import UserError
+from diffeq_former.models.attention_kernels import Hardware, this_hardware
+from diffeq_former.planning.closed_form import needed_memory
+from diffeq_former.planning.memory import Memory
+from diffeq_former.planning.shapes import Sizes, micro_batches
+from diffeq_former.sharding.rules import DATA, FSDP
+
+LISTED = 3
+
+Change = dict[str, int | str | bool]  # settings by `section.field`
+
+
+def advice(config: Config, mesh: Mesh, seq_len: int) -> str:
+    """The plan's table for this machine, and the changes that save most."""
+    sizes, hardware = dict(mesh.shape), this_hardware()
+    needed = needed_memory(config, sizes, hardware, seq_len)
+    stats = mesh.local_devices[0].memory_stats() or {}
+    lines = _table(needed, stats.get("bytes_limit"))
+    savings = sorted(
+        _savings(config, sizes, hardware, seq_len, needed), key=lambda pair: -pair[0]
+    )
+    if savings:
+        lines.append("What saves most, each alone:")
+    for saved, change in savings[:LISTED]:
+        flags = " ".join(f"--config.{name}={value}" for name, value in change.items())
+        lines.append(f"  {_gigabytes(saved)}  {flags}")
+    lines.append(
+        "tools/plan.py --search tries meshes, remat and micro-batches together"
+    )
+    return "\n".join(lines)
+
+
+def _table(needed: Memory, held: int | None) -> list[str]:
+    has = f", which has {held / 1e9:.4g} GB" if held else ""
+    parts = {k: v for k, v in needed.fullest.items() if v > needed.total / 100}
+    parts |= {"in all": needed.total}
+    return [
+        f"By its closed form a step of training needs on each device{has}:",
+        *(
+            f"  {_gigabytes(size)}  {name.replace('_', ' ')}"
+            for name, size in parts.items()
+        ),
+    ]
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:9.3f} GB"
+
+
+def _savings(
+    config: Config, sizes: Sizes, hardware: Hardware, seq_len: int, needed: Memory
+) -> Iterator[tuple[float, Change]]:
+    """Bytes that each possible change spares."""
+    for change in _changes(config, sizes, seq_len):
+        meshed = {axis: change.get(f"mesh.{axis}", n) for axis, n in sizes.items()}
+        try:
+            tried = _changed(config, change)
+            total = needed_memory(tried, meshed, hardware, seq_len).total
+        except UserError:  # it does not go with the other settings
+            continue
+        if total < needed.total:
+            yield needed.total - total, change
+
+
+def _changes(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Change]:
+    """What leaves the model as it is, from what costs nothing to what costs some."""
+    shares = sizes[DATA] * sizes[FSDP]
+    rows = config.training.batch_size // (shares * micro_batches(config, sizes))
+    fewer = max((n for n in range(1, rows) if rows % n == 0), default=rows)
+    yield {"training.per_device_batch_size": fewer}
+    yield {"training.loss_chunk": max(1, min(config.training.loss_chunk, seq_len) // 4)}
+    yield {f"mesh.{DATA}": 1, f"mesh.{FSDP}": shares}
+    yield {"model.remat": "full"}
+    yield {"model.generate_weights": "per_step"}
+    yield {"optimizer.mu_dtype": "bfloat16"}
+    yield {"optimizer.nu_dtype": "bfloat16"}
+    yield {"optimizer.factored_bank": True}
+
+
+def _changed(config: Config, change: Change) -> Config:
+    values = dataclasses.asdict(config)
+    for name, value in change.items():
+        section, field = name.split(".")
+        values[section][field] = value
+    return resolve(values)

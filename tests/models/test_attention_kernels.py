@@ -1,0 +1,197 @@
+"""Which kernel is chosen, what it computes, and that the lowered program calls it."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TINY, mesh_of
+from jax._src.cudnn import fused_attention_stablehlo
+
+from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.errors import UserError
+from diffeq_former.models import attention
+from diffeq_former.models.attention_kernels import (
+    IMPLEMENTATIONS,
+    KERNELS,
+    Hardware,
+    choose,
+    describe,
+    splash,
+    this_hardware,
+)
+from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, on_each_device
+from diffeq_former.sharding.mesh import batch_sharding, layout
+from diffeq_former.training import state
+from diffeq_former.training.step import make_train_step
+
+CPU, TPU, ROCM = (Hardware(platform) for platform in ("cpu", "tpu", "rocm"))
+AMPERE, HOPPER = Hardware("cuda", (8, 0)), Hardware("cuda", (9, 0))
+L = 384
+BASE = dataclasses.replace(
+    TINY,
+    block="llama",
+    d_model=256,
+    num_heads=4,
+    num_kv_heads=2,
+    max_len=L,
+    dtype="bfloat16",
+)
+WIDE_HEADS = {"d_model": 1024, "num_heads": 4}
+
+CHOICES = [
+    (CPU, {}, 1, "xla"),
+    (ROCM, {}, 1, "xla"),
+    (HOPPER, {}, 1, "cudnn"),
+    (AMPERE, {}, 1, "cudnn"),
+    (Hardware("cuda", (7, 5)), {}, 1, "xla"),
+    (HOPPER, WIDE_HEADS, 1, "cudnn"),
+    (AMPERE, WIDE_HEADS, 1, "xla"),
+    (HOPPER, {"num_heads": 64, "num_kv_heads": 64}, 1, "xla"),
+    (HOPPER, {"dtype": "float32"}, 1, "xla"),
+    (HOPPER, {"document_masking": True}, 1, "xla"),
+    (HOPPER, {"attention_dropout": 0.1}, 1, "xla"),
+    (HOPPER, {}, 2, "xla"),
+    (TPU, {}, 1, "splash"),
+    (TPU, {"dtype": "float32"}, 1, "splash"),
+    (TPU, {"document_masking": True}, 1, "splash"),
+    (TPU, {"num_heads": 8}, 1, "xla"),
+    (TPU, {"attention_dropout": 0.1}, 1, "xla"),
+    (TPU, {}, 2, "xla"),
+]
+
+
+@pytest.mark.parametrize("hardware, changes, shares, expected", CHOICES, ids=str)
+def test_the_choice(hardware, changes, shares, expected):
+    """And what another kernel is refused for is why it was not chosen."""
+    c = dataclasses.replace(BASE, **changes)
+    assert choose(c, hardware, L, shares) == expected
+    told = describe(c, hardware, L, shares)
+    for wanted in set(IMPLEMENTATIONS) - {"auto"}:
+        asked = dataclasses.replace(c, attention_implementation=wanted)
+        if wanted in (expected, "xla"):
+            assert choose(asked, hardware, L, shares) == wanted
+            assert describe(asked, hardware, L, shares) == f"attention: {wanted}"
+            continue
+        with pytest.raises(UserError) as refusal:
+            choose(asked, hardware, L, shares)
+        message = str(refusal.value)
+        start = "config.model.attention_implementation: expected auto or xla here, got "
+        assert message.startswith(f"{start}'{wanted}', which needs ")
+        assert "\n" not in message
+        assert (f"({wanted} needs {message.split(' needs ')[1]})" in told) == (
+            {"cuda": "cudnn", "tpu": "splash"}.get(hardware.platform) == wanted
+        )
+
+
+def test_splash_takes_whole_blocks_of_tokens():
+    assert choose(BASE, TPU, 192) == "xla"
+    assert "needs sequences of a multiple of 128 tokens, not 192" in describe(
+        BASE, TPU, 192, 1
+    )
+
+
+def test_the_machine_of_the_tests():
+    assert this_hardware() == CPU
+
+
+def arguments(documents):
+    """q_BLNH, k_BLKH, v_BLKH of grouped heads, and segments_BL."""
+    random = np.random.default_rng(0)
+    shapes = [(4, L, heads, 64) for heads in (4, 2, 2)]
+    arrays = [jnp.asarray(random.normal(size=s), jnp.float32) for s in shapes]
+    ends_BL = random.random((4, L)) < 0.02
+    return *arrays, jnp.asarray(ends_BL.cumsum(1)) if documents else None
+
+
+def value_and_gradients(attend, documents, **mesh):
+    q, k, v, segments = arguments(documents)
+    weights = jnp.cos(jnp.arange(q.size, dtype=jnp.float32)).reshape(q.shape)
+
+    def objective(q, k, v):
+        o = attend(q, k, v, segments)
+        return (o * weights).sum(), o
+
+    # What is in JAX's kernel is not ours to be strict about.
+    with jax.numpy_rank_promotion("allow"):
+        gradient = jax.grad(objective, argnums=(0, 1, 2), has_aux=True)
+        if not mesh:
+            return jax.jit(gradient)(q, k, v)
+        with layout(mesh_of(8, **mesh)):
+            return jax.jit(gradient)(q, k, v)
+
+
+@pytest.mark.parametrize("mesh", [{}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
+@pytest.mark.parametrize("documents", [False, True])
+def test_splash_is_attention(documents, mesh):
+    """Interpreted; grouped heads; on a mesh by each device for its rows and heads."""
+    interpreted = functools.partial(splash, interpret=True)
+    axes = (QUERIES, KEYS, KEYS, SEGMENTS)
+
+    def attend(*arguments):
+        return on_each_device(interpreted, axes, QUERIES)(*arguments)
+
+    gradients, o = value_and_gradients(attend, documents, **mesh)
+    expected_gradients, expected = value_and_gradients(KERNELS["xla"], documents)
+    np.testing.assert_allclose(o, expected, rtol=0, atol=1e-5)
+    for found, wanted in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
+
+
+SCORES = r"dot_general [^\n]*-> tensor<[\dx]*384x384x(?:f32|bf16)>"
+MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+PROGRAMS = [
+    (CPU, {}, MESH, 1, "xla"),
+    (HOPPER, {}, {}, 1, "cudnn"),
+    (HOPPER, {}, MESH, 2, "cudnn"),
+    (HOPPER, {"document_masking": True, "end_of_text": 0}, {}, 1, "xla"),
+    (TPU, {}, {}, 1, "splash"),
+    (TPU, {"document_masking": True, "end_of_text": 0}, MESH, 2, "splash"),
+    (TPU, {}, {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}, 1, "xla"),
+]
+CALL = {"cudnn": "__cudnn$fmhaSoftmax", "splash": "tpu_custom_call"}
+
+
+@pytest.mark.parametrize("hardware, changes, axes, M, kernel", PROGRAMS, ids=str)
+def test_the_lowered_step_calls_the_kernel(
+    hardware, changes, axes, M, kernel, monkeypatch
+):
+    """For another machine than this; with accumulation, on a mesh by each device."""
+    monkeypatch.setattr(attention, "this_hardware", lambda: hardware)
+    monkeypatch.setattr(
+        fused_attention_stablehlo, "check_cudnn_version", lambda: 91000
+    )  # cuDNN is not installed here
+    mesh, rows = mesh_of(8 if axes else 1, **axes), 16
+    shares = mesh.shape["data"] * mesh.shape["fsdp"]
+    config = Config(
+        model=dataclasses.replace(BASE, num_layers=2, remat="full", **changes),
+        training=TrainingConfig(
+            batch_size=rows,
+            per_device_batch_size=rows // shares // M,
+            loss_chunk=128,
+        ),
+    )
+    tokens_BL = jax.ShapeDtypeStruct((rows, L), np.int32, sharding=batch_sharding(mesh))
+    step = make_train_step(config, mesh).__wrapped__
+    with layout(mesh), jax.numpy_rank_promotion("allow"):
+        batch = {"inputs": tokens_BL, "targets": tokens_BL}
+        traced = step.trace(state.abstract(config, mesh), batch)
+        program = traced.lower(lowering_platforms=(hardware.platform,)).as_text()
+    calls = set(re.findall(r"custom_call @([\w$]+)", program)) & set(CALL.values())
+    assert calls == ({CALL[kernel]} if kernel != "xla" else set())
+    assert bool(re.search(SCORES, program)) == (kernel == "xla")
+    if kernel != "xla":
+        of_device = f"{rows // shares // M}x{4 // mesh.shape['tensor']}x{L}x64xbf16"
+        lines = [line for line in program.splitlines() if f"@{CALL[kernel]}(" in line]
+        assert lines and all(f"tensor<{of_device}>" in line for line in lines)
+
+
+def test_a_kernel_that_cannot_be_had_is_refused_when_the_model_is_traced():
+    c = dataclasses.replace(BASE, attention_implementation="cudnn")
+    x = jnp.zeros((1, L, 4, 64), jnp.bfloat16)
+    attend = attention.Attend(c, train=True, cached=False)
+    with pytest.raises(UserError, match="'cudnn', which needs an NVIDIA GPU, not cpu"):
+        attend.apply({}, x, x, x, None, None)

@@ -1,0 +1,94 @@
+"""What is said where memory ends: the table, and changes that do what they say."""
+
+import dataclasses
+import re
+
+import jax
+import pytest
+from cases import WIDE, mesh_of
+
+from diffeq_former.config import Config, TrainingConfig, default_config, resolve
+from diffeq_former.models.attention_kernels import this_hardware
+from diffeq_former.planning.closed_form import needed_memory
+from diffeq_former.planning.out_of_memory import advice
+from diffeq_former.sharding.mesh import make_mesh
+
+LENGTH = 1024
+CONFIG = Config(
+    model=dataclasses.replace(
+        WIDE, d_model=512, vocab_size=8192, max_len=LENGTH, remat="none"
+    ),
+    training=TrainingConfig(batch_size=64, loss_chunk=512),
+)
+LINE = re.compile(r"  +([\d.]+) GB  (.+)")
+
+
+def total(config, mesh):
+    sizes = dict(mesh.shape)
+    return needed_memory(config, sizes, this_hardware(), LENGTH).total / 1e9
+
+
+def parts_and_changes(config, mesh):
+    table, changes = advice(config, mesh, LENGTH).split("What saves most, each alone:")
+    parts, changes = (
+        [(float(size), what) for size, what in LINE.findall(text)]
+        for text in (table, changes)
+    )
+    return parts, changes
+
+
+def with_flags(config, flags):
+    """As the command line would: by names in the defaults' ConfigDict."""
+    values = default_config()
+    values.update(dataclasses.asdict(config))
+    for name, value in re.findall(r"--config\.([\w.]+)=(\w+)", flags):
+        section, field = name.split(".")
+        kind = type(values[section][field])
+        values[section][field] = value == "True" if kind is bool else kind(value)
+    return resolve(values)
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("rows", [8, 64])
+def test_the_parts_are_the_whole_and_the_changes_save_what_they_say(rows, num_devices):
+    config = dataclasses.replace(
+        CONFIG, training=dataclasses.replace(CONFIG.training, batch_size=rows)
+    )
+    mesh = mesh_of(num_devices)
+    parts, changes = parts_and_changes(config, mesh)
+    *sizes, (whole, what) = parts
+    assert (what, whole) == ("in all", pytest.approx(total(config, mesh), abs=6e-4))
+    sizes = [size for size, _ in sizes]
+    assert whole * 0.95 < sum(sizes) <= whole + 0.005
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(changes) == 3 and changes == sorted(changes, reverse=True)
+    for saved, flags in changes:
+        changed = with_flags(config, flags)
+        other = make_mesh(changed.mesh, jax.devices()[:num_devices])
+        now = total(config, mesh) - total(changed, other)
+        assert saved == pytest.approx(now, abs=6e-4), flags
+
+
+def test_what_helps_depends_on_what_is_large():
+    """Many rows: fewer at once. A large state on several devices: cut it."""
+    full = dataclasses.replace(CONFIG.model, remat="full")
+    few = dataclasses.replace(CONFIG.training, batch_size=8)
+    for changes, num_devices, flags in (
+        ({}, 1, "--config.model.remat=full"),
+        ({"model": full}, 1, "--config.training.per_device_batch_size=32"),
+        ({"training": few}, 8, "--config.mesh.data=1 --config.mesh.fsdp=8"),
+    ):
+        config = dataclasses.replace(CONFIG, **changes)
+        _, [(_, first), *_] = parts_and_changes(config, mesh_of(num_devices))
+        assert first == flags
+
+
+def test_only_what_is_allowed_is_advised():
+    """One row, layers without a bank, a mean of squares that needs float32."""
+    config = dataclasses.replace(
+        CONFIG,
+        model=dataclasses.replace(CONFIG.model, weights="layer_table", remat="full"),
+        optimizer=dataclasses.replace(CONFIG.optimizer, b2=0.999, mu_dtype="bfloat16"),
+        training=TrainingConfig(batch_size=1, loss_chunk=1),
+    )
+    assert "What saves most" not in advice(config, mesh_of(), LENGTH)

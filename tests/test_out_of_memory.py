@@ -1,0 +1,88 @@
+"""A run for which memory ends: real processes that may have only so much of it."""
+
+import dataclasses
+import random
+
+import jax
+import pytest
+from loops import train
+from prepared import WORDS, prepare_words
+from runs import Command, tiny_config
+
+from diffeq_former.cli import WRONG_INPUT
+from diffeq_former.errors import OutOfMemoryError
+from diffeq_former.training import loop, run_directory
+from diffeq_former.training.preemption import StopRequest
+
+LONG = 16384
+WITH_LITTLE_MEMORY = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_AS, (7 << 30, 7 << 30))
+sys.argv[0] = "main"
+runpy.run_module("diffeq_former.main", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("memory")
+
+
+@pytest.fixture(scope="module")
+def dataset(folder):
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=3000)) for _ in range(30)]
+    return prepare_words(folder, seq_len=LONG, texts=texts)
+
+
+def with_model(config, **changes):
+    return dataclasses.replace(
+        config, model=dataclasses.replace(config.model, **changes)
+    )
+
+
+@pytest.mark.parametrize(
+    "where, model, largest, first",
+    [
+        ("state", {"vocab_size": 2**27}, "loss chunk", "training.loss_chunk=64"),
+        ("step", {}, "saved states", "training.per_device_batch_size=4"),
+    ],
+)
+def test_the_table_and_what_to_change(dataset, folder, where, model, largest, first):
+    """The embedding alone has 8 GiB; or the scores of a step."""
+    config = with_model(tiny_config(dataset), max_len=LONG, **model)
+    result = Command(folder, config).run(folder / where, script=WITH_LITTLE_MEMORY)
+    assert result.returncode == WRONG_INPUT, result.stderr
+    _, _, told = result.stderr.rpartition("error: ")
+    lines = told.splitlines()
+    assert lines[0] == "a device's memory is not enough: no checkpoint was saved yet"
+    assert lines[1] == "By its closed form a step of training needs on each device:"
+    assert lines[2].endswith(f" GB  {largest}")
+    title = lines.index("What saves most, each alone:")
+    assert lines[title - 1].endswith(" GB  in all")
+    assert lines[title + 1].endswith(f" GB  --config.{first}")
+    assert title + 5 == len(lines) < 15
+
+
+def test_in_an_evaluation_the_last_checkpoint_stands(tmp_path):
+    """Of the type and in the words of XLA."""
+    dataset = prepare_words(tmp_path, seq_len=16)
+    config = run_directory.fit(
+        tiny_config(dataset, num_steps=4, eval_every=3, checkpoint_every=2), dataset
+    )
+
+    def evaluate(params, should_stop):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating")
+
+    judges = loop.Judges(evaluate=evaluate, sample=None)
+    with pytest.raises(OutOfMemoryError) as error:
+        train(config, tmp_path / "run", dataset, judges, StopRequest())
+    assert str(error.value).endswith("the last good checkpoint, of step 2, stands")
+    other = jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    def fails(params, should_stop):
+        raise other
+
+    judges = dataclasses.replace(judges, evaluate=fails)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        train(config, tmp_path / "other", dataset, judges, StopRequest())
