@@ -15,7 +15,7 @@ from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.prepare import prepare
 
 FAR = 10**6  # a step to begin at
-TEXT_BYTES = 8 * 2**20
+NUM_TEXTS, TEXT_BYTES = 64, 2**17
 
 
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
@@ -68,13 +68,15 @@ def random_dataset(folder: Path, config: Config) -> Dataset:
     """Random bytes, in rows as long as the model allows."""
     folder.mkdir(exist_ok=True)
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz     \n", np.uint8)
-    text = np.random.default_rng(0).choice(letters, TEXT_BYTES).tobytes()
-    (folder / "text").write_bytes(text)
+    random = np.random.default_rng(0)
+    for number in range(NUM_TEXTS):
+        text = random.choice(letters, TEXT_BYTES).tobytes()
+        (folder / f"{number}.txt").write_bytes(text)
     return prepare(
-        f"text:{folder}/text",
+        f"text:{folder}/*.txt",
         "byte",
         config.model.max_len,
         folder / "dataset",
-        validation_fraction=0.0,
+        validation_fraction=0.1,
         num_workers=0,
     )

@@ -7,9 +7,9 @@ import jax
 
 from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
+from diffeq_former.planning import shapes
 from diffeq_former.planning.compiled import compile_step, measures
 from diffeq_former.planning.memory import kept_bytes
-from diffeq_former.planning.shapes import micro_batches
 from diffeq_former.sharding.mesh import make_mesh
 
 NUM_LAYERS = (6, 12, 24, 48)
@@ -18,32 +18,36 @@ NUM_LAYERS = (6, 12, 24, 48)
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
     """A line for each config at each number of layers.
 
-    `temp_bytes` are the compiled step's temporaries, `saved_bytes` those of them that
-    the policy keeps between the steps over depth.
+    `temp_bytes` are the compiled step's temporaries. Of them, `saved_bytes` are what
+    the policy keeps between the steps over depth (on a CPU), and `table_bytes` are the
+    table's; its gradient is as large.
     """
     del steps
     for name, config in configs.items():
-        mesh = make_mesh(config.mesh)
         compiled = {}
 
-        def compile_at(num_layers, config=config, mesh=mesh, compiled=compiled):
+        def compile_at(n: int, config=config, compiled=compiled):
             jax.clear_caches()
-            model = dataclasses.replace(config.model, num_layers=num_layers)
-            deeper = dataclasses.replace(config, model=model)
-            compiled[num_layers] = compile_step(deeper, mesh.size)
+            compiled[n] = compile_step(_with_layers(config, n), jax.device_count())
 
-        runs = {n: lambda n=n: compile_at(n) for n in NUM_LAYERS}
-        seconds = alternate(runs, rounds)
-        sizes = {axis: mesh.shape[axis] for axis in mesh.axis_names}
-        saved = kept_bytes(
-            config, sizes, config.model.max_len, False, config.model.remat
-        )
-        for n in NUM_LAYERS:
+        runs = {n: lambda n=n, run=compile_at: run(n) for n in NUM_LAYERS}
+        for n, seconds in alternate(runs, rounds).items():
             yield {
                 "variant": name,
                 "num_layers": n,
-                "compile_seconds": spread(seconds[n]),
+                "compile_seconds": spread(seconds),
                 "temp_bytes": measures(compiled[n])["memory"]["temp"],
-                "saved_bytes": round(n * saved),
-                "num_micro_batches": micro_batches(config, sizes),
+                **_parts(_with_layers(config, n)),
             }
+
+
+def _with_layers(config: Config, num_layers: int) -> Config:
+    model = dataclasses.replace(config.model, num_layers=num_layers)
+    return dataclasses.replace(config, model=model)
+
+
+def _parts(config: Config) -> dict[str, int]:
+    c, sizes = config.model, dict(make_mesh(config.mesh).shape)
+    saved = c.num_layers * kept_bytes(config, sizes, c.max_len, False, c.remat)
+    table = sum(array.num_bytes(sizes) for array in shapes.table(c))
+    return {"saved_bytes": round(saved), "table_bytes": round(table)}
