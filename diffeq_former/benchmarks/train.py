@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from diffeq_former.benchmarks.rates import rates
 from diffeq_former.benchmarks.timing import (
     alternate,
     device_peak,
@@ -18,7 +19,6 @@ from diffeq_former.config import Config
 from diffeq_former.planning.compiled import compile_step, measures
 from diffeq_former.sharding.mesh import make_mesh, shard_batch
 from diffeq_former.training import state
-from diffeq_former.training.flops import flops_per_token, peak_flops
 
 
 class Trainer:
@@ -48,32 +48,19 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
     trainers = {name: Trainer(config) for name, config in configs.items()}
     runs = {name: lambda t=trainer: t.run(steps) for name, trainer in trainers.items()}
     seconds = alternate(runs, rounds)
+    kind = jax.devices()[0].device_kind
     for name, trainer in trainers.items():
         of_a_step = spread([s / steps for s in seconds[name]])
         yield {
             "variant": name,
             "seconds": of_a_step,
             "ratio": ratios(seconds[BASE], seconds[name]),
-            **_rates(trainer.config, of_a_step["median"], trainer.mesh.size),
+            **rates(trainer.config, of_a_step["median"], kind, trainer.mesh.size),
             "compile_seconds": trainer.compile_seconds,
             "memory": measures(trainer.compiled)["memory"],
             "device_peak_bytes": device_peak(),
             "host_peak_bytes": host_peak(),
         }
-
-
-def _rates(config: Config, seconds: float, num_devices: int) -> dict[str, float]:
-    seq_len = config.model.max_len
-    tokens = config.training.batch_size * seq_len
-    flops = tokens * flops_per_token(config.model, seq_len) / seconds
-    rates = {
-        "steps_per_second": 1 / seconds,
-        "tokens_per_second": tokens / seconds,
-        "model_flops_per_second": flops,
-    }
-    if peak := peak_flops(jax.devices()[0]):
-        rates["mfu"] = flops / (peak * num_devices)
-    return rates
 
 
 def _random_batch(config: Config) -> dict[str, np.ndarray]:

@@ -17,7 +17,8 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.units import Linear
 from diffeq_former.ode.solvers import SOLVERS, Splitting
 
-# How JAX calls a device, and its dense bfloat16 flops a second (vendors' data sheets).
+# How JAX and PyTorch call a device, and its dense bfloat16 flops a second (vendors'
+# data sheets).
 PEAKS = {
     "a100-40": (r"NVIDIA A100(?!.*(MIG|80GB)).*", 312e12),
     "a100-80": (r"NVIDIA A100(?!.*MIG).*80GB.*", 312e12),
@@ -47,10 +48,10 @@ def weights_per_token(c: ModelConfig) -> int:
     return field + c.d_model * c.vocab_size
 
 
-def peak_flops(device: jax.Device) -> float | None:
-    """Peak flops a second of one device; None if it is not in the table."""
+def peak_flops(device_kind: str) -> float | None:
+    """Peak flops a second of one such device; None if it is not in the table."""
     for pattern, peak in PEAKS.values():
-        if re.fullmatch(pattern, device.device_kind):
+        if re.fullmatch(pattern, device_kind):
             return peak
     return None
 
@@ -62,7 +63,8 @@ def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
         f"flops per token = 6 N + 12 A D L = {flops_per_token(c, seq_len):.4g} "
         f"(N = {N:,} weights met, A = {A} attentions, D = {c.d_model}, L = {seq_len})"
     )
-    kind, peak = devices[0].device_kind, peak_flops(devices[0])
+    kind = devices[0].device_kind
+    peak = peak_flops(kind)
     if peak is None:
         return f"{formula}; MFU not reported: the peak of {kind} is not known"
     return f"{formula}; MFU is of {len(devices)} x {peak / 1e12:.0f} Tflop/s ({kind})"

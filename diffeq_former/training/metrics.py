@@ -67,7 +67,7 @@ class Meter:
     def _device_numbers(self, seconds: float) -> dict[str, float]:
         """What only known devices tell: utilisation and memory."""
         numbers = {}
-        if peak := peak_flops(self._device):
+        if peak := peak_flops(self._device.device_kind):
             numbers["mfu"] = self._flops_per_step / (seconds * peak * self._num_devices)
         if stats := self._device.memory_stats():
             numbers["device_memory_gib"] = stats["peak_bytes_in_use"] / GIB

@@ -1,0 +1,66 @@
+"""The plain transformers of our shapes in PyTorch: those of Hugging Face."""
+
+import transformers
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.errors import require
+
+# PyTorch's scaled_dot_product_attention under a name for which transformers makes no
+# mask. As "sdpa" it makes one under torch.compile before PyTorch 2.14, which shuts out
+# the fastest kernels: they know causality, but take no mask.
+_ATTENTION = "sdpa_without_mask"
+
+
+def make_model(c: ModelConfig, vocab_size: int) -> transformers.PreTrainedModel:
+    """GPT-2 or Llama with random float32 parameters, on torch's default device.
+
+    Raises:
+      UserError: for settings that the model of transformers does not have.
+    """
+    _require_known(c)
+    transformers.AttentionInterface.register(_ATTENTION, sdpa_attention_forward)
+    model_class, config = {"gpt": _gpt2, "llama": _llama}[c.block](c)
+    config.update({"vocab_size": vocab_size, "use_cache": False})
+    config.update({"bos_token_id": None, "eos_token_id": None})
+    made = model_class.config_class(**config, attn_implementation=_ATTENTION)
+    return model_class(made).train()
+
+
+def _gpt2(c: ModelConfig) -> tuple[type, dict]:
+    return transformers.GPT2LMHeadModel, {
+        "n_positions": c.max_len,
+        "n_embd": c.d_model,
+        "n_layer": c.num_layers,
+        "n_head": c.num_heads,
+        "n_inner": c.ff_dim,
+        "layer_norm_epsilon": c.norm_eps,
+        "embd_pdrop": c.dropout,
+        "resid_pdrop": c.dropout,
+        "attn_pdrop": c.attention_dropout,
+        "tie_word_embeddings": True,
+    }
+
+
+def _llama(c: ModelConfig) -> tuple[type, dict]:
+    return transformers.LlamaForCausalLM, {
+        "max_position_embeddings": c.max_len,
+        "hidden_size": c.d_model,
+        "num_hidden_layers": c.num_layers,
+        "num_attention_heads": c.num_heads,
+        "num_key_value_heads": c.kv_heads,
+        "intermediate_size": c.ff_dim,
+        "rms_norm_eps": c.norm_eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_base},
+        "attention_dropout": c.attention_dropout,
+        "tie_word_embeddings": False,
+    }
+
+
+def _require_known(c: ModelConfig) -> None:
+    for field in ("chain_norms", "document_masking"):
+        value = getattr(c, field)
+        require(not value, f"model.{field}", "False, as in transformers", value)
+    if c.block == "llama":
+        expected = "0, as the Llama of transformers has none"
+        require(c.dropout == 0, "model.dropout", expected, c.dropout)

@@ -1,0 +1,209 @@
+"""tools/benchmark_torch.py against our own models; most of it needs the extra hf."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from cases import TINY as MODEL
+from cases import shapes_of
+from runs import ROOT
+
+from diffeq_former.config import resolve
+from diffeq_former.training.flops import flops_per_token
+
+TOOL = "benchmark_torch.py"
+TINY = f"--config={ROOT}/configs/tiny.py"
+SMALL = [
+    "--config.model.num_layers=2",
+    "--config.model.d_model=16",
+    "--config.model.d_ff=32",
+    "--config.model.vocab_size=300",
+    "--config.model.max_len=32",
+    "--rounds=2",
+    "--steps=1",
+]
+PLAIN = {"weights": "layer_table", "solver": "lie_trotter"}
+MODELS = {
+    "gpt": dataclasses.replace(MODEL, **PLAIN),
+    "llama": dataclasses.replace(MODEL, **PLAIN, block="llama"),
+    "grouped": dataclasses.replace(MODEL, **PLAIN, block="llama", num_kv_heads=1),
+}
+CONFIGS = ("gpt_small", "gpt_medium", "gpt_large", "llama1b")
+
+
+@pytest.fixture(scope="module")
+def torch():
+    pytest.importorskip("transformers")
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def make_model(torch):
+    from diffeq_former.benchmarks.torch_models import make_model
+
+    return make_model
+
+
+def lines(*flags):
+    """As a user runs it, where JAX has no device."""
+    result = subprocess.run(
+        [sys.executable, ROOT / "tools" / TOOL, TINY, *SMALL, *flags],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "none_such"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def num_parameters(model):
+    shapes = jax.tree.leaves(shapes_of(model), is_leaf=lambda x: isinstance(x, tuple))
+    return sum(map(math.prod, shapes))
+
+
+def of_file(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"configs/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = resolve(module.get_config()).model
+    return dataclasses.replace(model, **PLAIN, dropout=0.0)
+
+
+@pytest.mark.parametrize("name", [*MODELS, *CONFIGS])
+def test_as_many_parameters_as_ours(torch, make_model, name):
+    model = MODELS.get(name) or of_file(name)
+    with torch.device("meta"):
+        theirs = make_model(model, model.vocab_size)
+    assert sum(p.numel() for p in theirs.parameters()) == num_parameters(model)
+    assert {p.dtype for p in theirs.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_as_many_flops_as_by_our_definition(torch, make_model, name):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, rows = MODELS[name], 3
+    theirs = make_model(model, model.vocab_size)
+    theirs.set_attn_implementation("eager")  # all of its products are counted
+    tokens = torch.zeros(rows, model.max_len, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        theirs(input_ids=tokens).logits.sum().backward()
+    ours = flops_per_token(model, model.max_len) * tokens.numel()
+    assert counter.get_total_flops() == ours
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_compiled_attention_is_causal_and_has_no_mask(torch, make_model, name):
+    model, calls = MODELS[name], []
+
+    def record(graph_module, example_inputs):
+        calls.extend(
+            (node.kwargs["attn_mask"], node.kwargs["is_causal"])
+            for node in graph_module.graph.nodes
+            if "scaled_dot_product_attention" in str(node.target)
+        )
+        return graph_module.forward
+
+    theirs = make_model(model, model.vocab_size)
+    tokens = torch.arange(2 * model.max_len).reshape(2, -1) % model.vocab_size
+    compiled = torch.compile(theirs, backend=record, fullgraph=True)
+    logits = compiled(input_ids=tokens).logits
+    assert calls == [(None, True)] * model.num_layers
+    theirs.set_attn_implementation("eager")
+    torch.testing.assert_close(logits, theirs(input_ids=tokens).logits)
+
+
+def assert_lines(found, tried):
+    own, padded = found
+    assert (own["variant"], own["vocab_size"]) == ("torch", 300)
+    assert (padded["variant"], padded["vocab_size"]) == ("torch_padded_vocabulary", 384)
+    for line in found:
+        seconds = line["seconds"]
+        assert 0 < seconds["low"] <= seconds["median"] <= seconds["high"]
+        tokens = line["tokens_per_second"] * seconds["median"]
+        assert tokens == pytest.approx(8 * 32)
+        assert list(line["tried"]) == tried
+        assert line["tried"][str(line["micro_batch_size"])] == max(
+            line["tried"].values()
+        )
+        assert line["tokens_per_second"] == max(line["tried"].values())
+        assert line["host_peak_bytes"] > 50e6 and line["compile_seconds"] > 0
+        # Padding is no work.
+        flops = line["model_flops_per_second"] / line["tokens_per_second"]
+        assert flops == pytest.approx(
+            own["model_flops_per_second"] / own["tokens_per_second"]
+        )
+
+
+def test_the_fastest_micro_batch_of_each_vocabulary(torch):
+    assert_lines(lines("--batch_sizes=2,8", "--nocompile"), ["2", "8"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ["gpt", "llama"])
+def test_compiled_in_bfloat16(torch, block):
+    flags = (f"--config.model.block={block}", "--config.model.dtype=bfloat16")
+    assert_lines(lines("--batch_sizes=4", *flags), ["4"])
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_the_extra(missing):
+    others = {"torch", "transformers"} - {missing}
+    code = f"""
+import importlib.machinery, runpy, sys
+class Installed:
+    def find_spec(self, name, path=None, target=None):
+        if name in {others}:
+            return importlib.machinery.ModuleSpec(name, None)
+sys.meta_path.insert(0, Installed())
+sys.modules[{missing!r}] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code, f"tools/{TOOL}", TINY, "--batch_sizes=8"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"error: {missing} is not installed: pip install")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "flag --batch_sizes=None: Flag --batch_sizes must have a value"),
+        (["--batch_sizes=8,x"], "--batch_sizes=8,x: expected whole numbers of 1 or"),
+        (["--batch_sizes=0"], "--batch_sizes=0: expected whole numbers of 1 or more"),
+        (["--batch_sizes=8", "--batch=8"], "Unknown command line flag 'batch'"),
+    ],
+)
+def test_wrong_input(refused, flags, message):
+    assert refused(TOOL, TINY, *flags).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--batch_sizes: expected divisors of config.training.batch_size (8), got"),
+        (
+            ["--config.training.batch_size=3", "--config.model.dropout=0.1"],
+            "config.model.dropout: expected 0, as the Llama of transformers has none",
+        ),
+        (
+            ["--config.training.batch_size=3", "--config.model.chain_norms=True"],
+            "config.model.chain_norms: expected False, as in transformers, got True",
+        ),
+    ],
+)
+def test_what_torch_cannot_train(torch, refused, flags, message):
+    assert refused(TOOL, TINY, "--batch_sizes=3", *flags).startswith(message)
