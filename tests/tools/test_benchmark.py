@@ -68,6 +68,17 @@ def test_steps_of_variants_side_by_side():
     assert base["memory"]["argument"] > 2 * plain["memory"]["argument"]
 
 
+def test_recorded_ratios(tool, tmp_path):
+    """What is a quarter worse than recorded ends with 1."""
+    file = tmp_path / "ratios.json"
+    for recorded, code, word in ((1000.0, 0, "fine"), (0.001, 1, "WORSE")):
+        file.write_text(json.dumps({"plain": recorded}))
+        result = tool(TOOL, "train", TINY, *SMALL, PLAIN, f"--recorded={file}")
+        assert result.returncode == code
+        assert f"{recorded:.2f} recorded: {word}\n" in result.stderr
+        assert len(result.stdout.splitlines()) == 2
+
+
 def test_generation_against_the_memory():
     found = {line["work"]: line for line in lines(alone("weights"))}
     assert found.keys() == {"copy", "generate", "pull_back", "update"}
@@ -146,6 +157,11 @@ def test_the_start(tool):
             ["train", "--variant=a: model.num_layers=many"],
             "config.model.num_layers: expected int, got 'many' (str)",
         ),
+        (["train", "--recorded=nowhere.json"], "--recorded: nowhere.json: [Errno 2]"),
+        (
+            ["train", f"--recorded={ROOT}/.ci/speed.json"],
+            "--recorded: expected the mode train and a --variant each for plain, per",
+        ),
         (
             ["weights", "--config.model.weights=layer_table"],
             "config.model.weights: the mode weights needs a hypernetwork",
@@ -153,4 +169,4 @@ def test_the_start(tool):
     ],
 )
 def test_wrong_input(refused, flags, message):
-    assert refused(TOOL, *flags, TINY).startswith(message)
+    assert refused(TOOL, *flags[:1], TINY, *flags[1:]).startswith(message)
