@@ -40,9 +40,10 @@ def lines(result):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def alone(*flags):
+def alone(mode, *flags):
+    tool = [str(ROOT / "tools" / TOOL), mode, TINY, *SMALL]
     return subprocess.run(
-        [sys.executable, "-c", ALONE, str(ROOT / "tools" / TOOL), *flags, TINY, *SMALL],
+        [sys.executable, "-c", ALONE, *tool, *flags],
         cwd=ROOT,
         capture_output=True,
         text=True,
