@@ -9,16 +9,21 @@ memory by the number of layers), decode (generation of text, by the number of pr
 data (the pipeline alone), startup (from the start of Python to the first step).
 
 Each line on stdout is one JSON object. What is compared takes turns; seconds and ratios
-are medians over the rounds, with the lowest and the highest.
+are medians over the rounds, with the lowest and the highest. With --recorded, a JSON
+file {VARIANT: ratio}, it ends with 1 if a variant has become more than a quarter faster
+in comparison with the config itself.
 """
 
 import importlib
 import json
+import sys
+from pathlib import Path
 
 from absl import flags
 from ml_collections import config_flags
 
 from diffeq_former import cli
+from diffeq_former.errors import UserError
 
 MODES = ("train", "weights", "depth", "decode", "data", "startup")
 
@@ -28,16 +33,49 @@ _VARIANTS = flags.DEFINE_multi_string(
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "How often each is timed.", lower_bound=1)
 _STEPS = flags.DEFINE_integer("steps", 3, "Steps timed at once.", lower_bound=1)
+_RECORDED = flags.DEFINE_string("recorded", None, "A file of ratios to hold (train).")
 flags.mark_flag_as_required("config")
 
+_TOLERANCE = 1.25
 
-def main(mode: str) -> None:
+
+def main(mode: str) -> int:
     from diffeq_former.benchmarks.variants import variants
 
     benchmark = importlib.import_module(f"diffeq_former.benchmarks.{mode}").benchmark
     configs = variants(_CONFIG.value, _VARIANTS.value)
+    recorded, worse = _recorded(mode, configs), False
     for line in benchmark(configs, _ROUNDS.value, _STEPS.value):
         print(json.dumps({"mode": mode, **_where(), **line}), flush=True)
+        if line["variant"] in recorded:
+            worse |= _is_worse(line, recorded[line["variant"]])
+    return cli.FAILED if worse else cli.OK
+
+
+def _recorded(mode: str, configs: dict) -> dict[str, float]:
+    if not _RECORDED.value:
+        return {}
+    try:
+        recorded = json.loads(Path(_RECORDED.value).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"--recorded: {_RECORDED.value}: {error}") from error
+    if mode != "train" or not recorded.keys() <= configs.keys():
+        raise UserError(
+            f"--recorded: expected the mode train and a --variant each for"
+            f" {', '.join(recorded)}"
+        )
+    return recorded
+
+
+def _is_worse(line: dict, recorded: float) -> bool:
+    ratio, name = line["ratio"]["median"], line["variant"]
+    worse = ratio > _TOLERANCE * recorded
+    print(
+        f"{name}: {ratio:.2f} times as fast as the config, {recorded:.2f} recorded:"
+        f" {'WORSE' if worse else 'fine'}",
+        file=sys.stderr,
+    )
+    return worse
 
 
 def _where() -> dict:

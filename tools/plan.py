@@ -70,7 +70,7 @@ def _compiled(plan, num_devices: int) -> dict:
     from diffeq_former.planning import compiled
 
     measured = compiled.measures(compiled.compile_step(plan.config, num_devices))
-    predicted, total = compiled.cpu_total(plan), measured["memory"]["total"]
+    predicted, total = plan.memory.total, measured["memory"]["total"]
     print(
         f"compiled for CPUs: {total / 1e9:.4g} GB, predicted {predicted / 1e9:.4g} GB "
         f"({predicted / total:.2f} times that)",

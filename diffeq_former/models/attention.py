@@ -14,7 +14,7 @@ from diffeq_former.models.attention_kernels import (
     same_document,
     this_hardware,
 )
-from diffeq_former.models.partition import num_sequence_shares
+from diffeq_former.models.partition import num_shares
 
 
 class Attend(nn.Module):
@@ -36,7 +36,7 @@ class Attend(nn.Module):
         if self.train and c.attention_dropout:
             return self._with_dropout(*whole)
         L = q_BLNH.shape[1]
-        return KERNELS[choose(c, this_hardware(), L, num_sequence_shares())](*whole)
+        return KERNELS[choose(c, this_hardware(), L, num_shares("length"))](*whole)
 
     def _over_cache(self, q_BLNH, k_BLKH, v_BLKH, positions_BL) -> jax.Array:
         k_BSKH, v_BSKH, mask_BLS = self._remember(k_BLKH, v_BLKH, positions_BL)

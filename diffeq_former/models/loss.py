@@ -1,5 +1,8 @@
 """Next-token cross entropy without ever holding all logits.
 
+The vocabulary is filled up to whole tiles of matrix units where that adds less than a
+hundredth: on GPUs, products with 50,257 columns take longer than with 50,304.
+
 N shares of the batch on the devices, B batch of one, L length, C chunk of the length,
 D model, V vocabulary.
 """
@@ -7,9 +10,10 @@ D model, V vocabulary.
 import jax
 import jax.numpy as jnp
 
-from diffeq_former.models.partition import constrain, num_row_shares
+from diffeq_former.models.partition import constrain, num_shares
 
 NO_TARGET = -1
+TILE = 128
 
 
 @jax.named_scope("head")
@@ -25,9 +29,11 @@ def cross_entropy_sums(
       `loss`: sum of -log p(target) in nats; `log_z_squared`: sum of the squared
       log normaliser, for the z-loss; `tokens`: how many places were summed.
     """
+    V = unembedding_DV.shape[1]
+    unembedding_DV = _fill_up(unembedding_DV)
     # A copy for each share of the batch: gradients of the chunks are summed there, and
     # cross the network once.
-    N = num_row_shares()
+    N = num_shares("batch")
     unembedding_NDV = constrain(
         jnp.broadcast_to(
             unembedding_DV.astype(x_BLD.dtype), (N, *unembedding_DV.shape)
@@ -44,6 +50,9 @@ def cross_entropy_sums(
             unembedding_NDV,
             preferred_element_type=jnp.float32,
         )
+        if V < logits_NBCV.shape[-1]:
+            is_token_V = jnp.arange(logits_NBCV.shape[-1]) < V
+            logits_NBCV = jnp.where(is_token_V[None, None, None], logits_NBCV, -jnp.inf)
         mask_NBC = targets_NBC != NO_TARGET
         log_z_NBC = jax.nn.logsumexp(logits_NBCV, axis=-1)
         picked_NBC1 = jnp.take_along_axis(
@@ -62,6 +71,15 @@ def cross_entropy_sums(
     chunks = (_split(x_BLD, chunk, N, 0), _split(targets_BL, chunk, N, NO_TARGET))
     sums_N = jax.lax.scan(add_chunk, zeros, chunks)[0]
     return jax.tree.map(jnp.sum, sums_N)
+
+
+def _fill_up(unembedding_DV: jax.Array) -> jax.Array:
+    """With columns of zeros; as it is where devices share the columns."""
+    V = unembedding_DV.shape[1]
+    more = -V % TILE
+    if 100 * more > V or num_shares("vocab") > 1:
+        return unembedding_DV
+    return jnp.pad(unembedding_DV, ((0, 0), (0, more)))
 
 
 def _split(array_BL: jax.Array, chunk: int, N: int, fill: int) -> jax.Array:

@@ -27,16 +27,10 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     return nn.with_logical_constraint(x, axes, fallback=fallback)
 
 
-def num_row_shares() -> int:
-    """In how many parts the rules cut a batch; outside of a mesh 1."""
+def num_shares(name: str) -> int:
+    """In how many parts the rules cut an axis of that name; outside of a mesh 1."""
     sizes = jax.sharding.get_abstract_mesh().shape
-    return math.prod(sizes[axis] for axis in _row_axes())
-
-
-def num_sequence_shares() -> int:
-    """In how many parts the rules cut a sequence; outside of a mesh 1."""
-    axis = dict(nn.get_logical_axis_rules()).get("length")
-    return jax.sharding.get_abstract_mesh().shape[axis] if axis else 1
+    return math.prod(sizes[axis] for axis in _mesh_axes(name))
 
 
 def on_each_device(
@@ -66,7 +60,7 @@ def rows_apart(function: Callable) -> Callable:
 
     Each share is computed where it lies; so the function sees rows that are whole.
     """
-    if not (axes := _row_axes()):
+    if not (axes := _mesh_axes("batch")):
         return jax.vmap(function)
     rules = dict(nn.get_logical_axis_rules()) | {"batch": None}
 
@@ -85,8 +79,9 @@ def rows_apart(function: Callable) -> Callable:
     return constrained
 
 
-def _row_axes() -> tuple[str, ...]:
-    return dict(nn.get_logical_axis_rules()).get("batch") or ()
+def _mesh_axes(name: str) -> tuple[str, ...]:
+    axes = dict(nn.get_logical_axis_rules()).get(name) or ()
+    return (axes,) if isinstance(axes, str) else axes
 
 
 def constrain_table(units: Units, table: dict) -> dict:

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 
 from diffeq_former.config import Config
-from diffeq_former.planning.closed_form import Plan
 from diffeq_former.sharding.collectives import sent_bytes
 from diffeq_former.sharding.mesh import batch_sharding, layout, make_mesh
 from diffeq_former.training import state
@@ -37,12 +36,3 @@ def measures(compiled) -> dict:
         "memory": memory | {"total": total},
         "sent": sent_bytes(compiled.as_text()),
     }
-
-
-def cpu_total(plan: Plan) -> float:
-    """The closed form's total for programs that are compiled for CPUs.
-
-    There Adam's moments are copied before they are overwritten, while the activations
-    are still there: accelerators' compilers merge what reads and what writes them.
-    """
-    return plan.memory.total + plan.memory.optimizer

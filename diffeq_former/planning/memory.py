@@ -23,8 +23,8 @@ class Memory:
 
     parameters: float
     optimizer: float
-    gradients: float  # like the parameters
-    table: float  # generated weights, and banks rounded to the compute dtype
+    gradients: float  # like the parameters, but of the banks only one at a time
+    table: float  # generated weights
     table_gradients: float  # with respect to the table
     ends: float  # whole embeddings and unembedding, and their gradients
     saved_states: float  # what the policy keeps between the steps of the depth
@@ -95,7 +95,7 @@ def memory(
     return Memory(
         parameters=parameters,
         optimizer=optimizer,
-        gradients=parameters,
+        gradients=parameters - _factored(config, sizes),
         table=_table(config.model, sizes),
         table_gradients=parameters * (1 + accumulated)
         if per_step
@@ -127,12 +127,22 @@ def _rows(config: Config, sizes: Sizes) -> float:
     return config.training.batch_size / shares
 
 
+def _factored(config: Config, sizes: Sizes) -> float:
+    """Banks' gradients that stay factors, while that of the largest is multiplied out.
+
+    Steps that generate their own weights have the gradients of all banks.
+    """
+    if config.model.generate_weights == "per_step":
+        return 0.0
+    banks = [array.num_bytes(sizes) for array in shapes.banks(config.model)]
+    return sum(banks) - max(banks, default=0.0)
+
+
 def _table(c: ModelConfig, sizes: Sizes) -> float:
-    """Generated weights, cut as stored ones; banks as rounded before they are used."""
+    """Generated weights, cut as stored ones."""
     saved = c.remat in ("none", *SAVE_WEIGHTS) and c.generate_weights == "per_step"
     copies = c.num_layers if saved else 1
-    weights = sum(array.num_bytes(sizes) for array in shapes.table(c))
-    return copies * weights + sum(array.num_bytes(sizes) for array in shapes.banks(c))
+    return copies * sum(array.num_bytes(sizes) for array in shapes.table(c))
 
 
 def _table_gradients(config: Config, sizes: Sizes) -> float:

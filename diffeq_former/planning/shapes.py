@@ -81,12 +81,11 @@ def table(c: ModelConfig) -> list[Array]:
 
 
 def banks(c: ModelConfig) -> list[Array]:
-    """F_e of all linear maps, rounded to the compute dtype if that is another."""
-    if c.weights != "hypernetwork" or c.dtype == "float32":
+    """F_e of all linear maps of a hypernetwork, float32."""
+    if c.weights != "hypernetwork":
         return []
-    itemsize, E = jnp.dtype(c.dtype).itemsize, c.time_embed_dim
     return [
-        Array((E, *unit.kernel), ("time_embed", *unit.axes), itemsize)
+        Array((c.time_embed_dim, *unit.kernel), ("time_embed", *unit.axes), 4)
         for unit in BLOCKS[c.block].units(c).values()
         if isinstance(unit, Linear)
     ]

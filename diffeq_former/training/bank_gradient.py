@@ -18,10 +18,14 @@ class BankGradient:
     u_TE: jax.Array
     kernels_T: jax.Array  # dL/dW(t), [T, *kernel]
 
-    def rows(self, start, count: int) -> jax.Array:
-        """Those for `count` of the F_e, [count, *kernel]."""
+    def rows(self, start, count: int) -> "BankGradient":
+        """That of `count` of the F_e."""
         u_TC = jax.lax.dynamic_slice_in_dim(self.u_TE, start, count, axis=1)
-        return jnp.tensordot(u_TC.T, self.kernels_T, 1)
+        return BankGradient(u_TC, self.kernels_T)
+
+    def multiplied_out(self) -> jax.Array:
+        """The array [E, *kernel]."""
+        return jnp.tensordot(self.u_TE.T, self.kernels_T, 1)
 
     def square(self) -> jax.Array:
         """The squared norm: sum_st <u(s), u(t)> <dL/dW(s), dL/dW(t)>."""
@@ -37,10 +41,16 @@ def square(gradient: jax.Array | BankGradient) -> jax.Array:
     return jnp.sum(jnp.square(gradient))
 
 
-def rows(gradient: jax.Array | BankGradient, start, count: int) -> jax.Array:
+def rows(gradient: jax.Array | BankGradient, start, count: int):
     if isinstance(gradient, BankGradient):
         return gradient.rows(start, count)
     return jax.lax.dynamic_slice_in_dim(gradient, start, count)
+
+
+def as_array(gradient: jax.Array | BankGradient) -> jax.Array:
+    if isinstance(gradient, BankGradient):
+        return gradient.multiplied_out()
+    return gradient
 
 
 def is_gradient(x) -> bool:

@@ -8,6 +8,7 @@ E time embedding.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -57,48 +58,50 @@ def update_bank(
     before, structure = jax.tree.flatten(opt_state)
 
     def update_rows(start, bank, leaves):
-        some = rows(gradient, start, count)
-        done = update_tree(
+        params, opt_state, *sums = update_tree(
             optimizer,
-            tree_of(name, some),
+            tree_of(name, rows(gradient, start, count)),
             structure.unflatten(leaves),
             tree_of(name, bank),
             scale,
             good,
         )
-        params, opt_state, *sums = done
-        return (
-            bank_of(name, params),
-            jax.tree.leaves(opt_state),
-            [bank_of(name, tree) for tree in sums],
-        )
+        sums = [bank_of(name, tree) for tree in sums]
+        return bank_of(name, params), jax.tree.leaves(opt_state), sums
+
+    if count == len(bank):
+        bank, leaves, sums = update_rows(0, bank, before)
+    else:
+        bank, leaves, sums = _by_blocks(update_rows, bank, before, count)
+    return Updated(bank, structure.unflatten(leaves), *sums)
+
+
+def _by_blocks(update_rows: Callable, bank: jax.Array, before: list, count: int):
+    """What `update_rows` makes of all rows, from `count` of them at a time.
+
+    `before` are the leaves of the optimizer's state: arrays like the bank, and counts.
+    """
+
+    def cut(x, start):
+        return lax.dynamic_slice_in_dim(x, start, count)
+
+    def put(x, some, start):
+        return lax.dynamic_update_slice_in_dim(x, some, start, 0)
 
     def update_block(k, carry):
         bank, leaves, sums = carry
         start = k * count
         # Counts are those from before the step, for every block.
         mine = [
-            _cut(x, start, count) if x.ndim else old
+            cut(x, start) if x.ndim else old
             for x, old in zip(leaves, before, strict=True)
         ]
-        new, mine, more = update_rows(start, _cut(bank, start, count), mine)
+        new, mine, more = update_rows(start, cut(bank, start), mine)
         leaves = [
-            _put(x, y, start) if x.ndim else y
-            for x, y in zip(leaves, mine, strict=True)
+            put(x, some, start) if x.ndim else some
+            for x, some in zip(leaves, mine, strict=True)
         ]
-        return _put(bank, new, start), leaves, jax.tree.map(jnp.add, sums, more)
+        return put(bank, new, start), leaves, jax.tree.map(jnp.add, sums, more)
 
-    if count == len(bank):
-        bank, leaves, sums = update_rows(0, bank, before)
-    else:
-        start = (bank, before, [jnp.zeros(()), jnp.zeros(())])
-        bank, leaves, sums = lax.fori_loop(0, len(bank) // count, update_block, start)
-    return Updated(bank, structure.unflatten(leaves), *sums)
-
-
-def _cut(x: jax.Array, start, count: int) -> jax.Array:
-    return lax.dynamic_slice_in_dim(x, start, count)
-
-
-def _put(x: jax.Array, some: jax.Array, start) -> jax.Array:
-    return lax.dynamic_update_slice_in_dim(x, some, start, 0)
+    nothing = [jnp.zeros(()), jnp.zeros(())]
+    return lax.fori_loop(0, len(bank) // count, update_block, (bank, before, nothing))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import cross_entropy_sums
-from diffeq_former.models.partition import constrain_table, num_row_shares, rows_apart
+from diffeq_former.models.partition import constrain_table, num_shares, rows_apart
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.training.bank_gradient import BankGradient
 from diffeq_former.training.banks import join, split
@@ -109,7 +109,7 @@ def _objective(config: Config, params: dict, variables: dict, batch_BL: dict, ke
 
 def _sum_over_shares(function, batches_MBL: dict, key):
     """`_sum_over`, in which each share of the rows has its own sum until the end."""
-    N = num_row_shares()
+    N = num_shares("batch")
 
     def split(x_MBL):
         return x_MBL.reshape(len(x_MBL), N, -1, *x_MBL.shape[2:])

@@ -77,15 +77,16 @@ def train(
             workdir, config, dataset, allow_config_change=allow_config_change
         )
     )
+    words = described(config, dataset.seq_len, mesh)
     ends = told(workdir, config.optimizer.learning_rate)
     with ends, locked(workdir), contextlib.ExitStack() as stack:
-        return _Loop(config, workdir, dataset, mesh, judges, stop, stack).run()
+        return _Loop(config, workdir, dataset, mesh, judges, stop, stack, words).run()
 
 
 class _Loop:
     """A run, between any two of its steps."""
 
-    def __init__(self, config, workdir, dataset, mesh, judges, stop, stack):
+    def __init__(self, config, workdir, dataset, mesh, judges, stop, stack, words):
         def closing(resource):
             return stack.enter_context(contextlib.closing(resource))
 
@@ -93,7 +94,6 @@ class _Loop:
         self._judges, self._stop, self._mesh = judges, stop, mesh
         self._dataset, self._should_stop = dataset, AnyProcess(mesh, stop)
         self._primary, self._figures = is_primary(), None
-        introduction = described(config, dataset.seq_len, mesh)
         self._train_step = make_train_step(config, mesh)
         self._directory = workdir / run_directory.CHECKPOINTS
         damaged = self._restore()
@@ -116,7 +116,7 @@ class _Loop:
             )
         )
         self._meter = Meter(config, dataset.seq_len, mesh)
-        self._introduce(introduction)
+        self._introduce(words)
         recorded = (config.profile, workdir, self._step, self._meter.pause)
         self._profile = closing(Profile(*recorded, self._progress.say))
 

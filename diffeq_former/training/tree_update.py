@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from diffeq_former.training.bank_gradient import as_array, is_gradient
 from diffeq_former.training.norms import squares
 
 
@@ -29,7 +30,8 @@ def update_tree(
 
     Args:
       optimizer: for these parameters.
-      gradients: like the parameters; they are multiplied by `scale`.
+      gradients: like the parameters, of a bank perhaps as factors, which are multiplied
+        out here; times `scale`.
       opt_state: of the optimizer.
       params: arrays, all of which may be overwritten: both branches of a `cond` end in
         its operands' memory, where the two sides of a `where` would be copied.
@@ -38,7 +40,9 @@ def update_tree(
     """
 
     def advance(gradients, opt_state, params):
-        scaled = jax.tree.map(lambda g: scale * g, gradients)
+        scaled = jax.tree.map(
+            lambda g: scale * as_array(g), gradients, is_leaf=is_gradient
+        )
         updates, opt_state = optimizer.update(scaled, opt_state, params)
         params = optax.apply_updates(params, updates)
         return Updated(params, opt_state, squares(updates), squares(params))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import yaml
 from runs import ROOT
 
 LAUNCH = ROOT / "launch"
-SCRIPTS = [*sorted((ROOT / ".ci").iterdir()), *sorted(LAUNCH.glob("*.s*"))]
+SCRIPTS = [ROOT / ".ci" / "run", *sorted(LAUNCH.glob("*.s*"))]
 MANIFESTS = sorted(LAUNCH.glob("*.yaml"))
 DOCKERFILE = (LAUNCH / "Dockerfile").read_text()
 
@@ -35,6 +36,20 @@ def test_shellcheck(script):
     assert result.returncode == 0, result.stdout
 
 
+def test_flags_of_the_compiler_are_known_to_it():
+    """An unknown one would end every process."""
+    text = "".join(path.read_text() for path in sorted(LAUNCH.iterdir()))
+    flags = set(re.findall(r"--xla_\w+=\w+", text))
+    assert flags
+    result = subprocess.run(
+        [sys.executable, "-c", "import jax; jax.devices()"],
+        env=os.environ | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
 class Required(str):
     """A key that must be there."""
 
@@ -54,6 +69,7 @@ POD = {
             "env": [
                 {
                     Required("name"): str,
+                    "value": str,
                     "valueFrom": {"fieldRef": {Required("fieldPath"): str}},
                 }
             ],
@@ -185,9 +201,8 @@ def test_manifest_of_gpus_tells_the_place():
     assert flags["--coordinator"] == "$(COORDINATOR):12345"
     assert flags["--num_processes"] == str(job["parallelism"] * replicated["replicas"])
     assert flags["--process_id"] == "$(JOB_COMPLETION_INDEX)"
-    [variable] = container["env"]
-    assert variable["name"] == "COORDINATOR"
-    field = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    variables = {variable["name"]: variable for variable in container["env"]}
+    field = variables["COORDINATOR"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert field == "metadata.annotations['jobset.sigs.k8s.io/coordinator']"
 
 

@@ -56,3 +56,28 @@ def test_no_array_of_all_logits_exists(case):
     )
     assert "f32[1,2,1,11]" in program
     assert not any(s in program for s in ("2,7,11]", "7,2,11]", "[7,1,2,1,11]"))
+
+
+def test_a_vocabulary_that_is_filled_up():
+    """12,799 tokens: the column that is added has logit 0, all others are negative."""
+    random = np.random.default_rng(0)
+    x_BLD = jnp.asarray(random.uniform(1, 2, size=(2, 7, 4)), jnp.float32)
+    head_DV = jnp.asarray(random.uniform(-2, -1, size=(4, 12799)), jnp.float32)
+    targets_BL = random.integers(0, 12799, (2, 7))
+    targets_BL[1, 5:] = -1
+
+    def loss(x_BLD, head_DV):
+        return cross_entropy_sums(x_BLD, head_DV, targets_BL, 3)["loss"]
+
+    def plainly(x_BLD, head_DV):
+        log_p_BLV = jax.nn.log_softmax(x_BLD @ head_DV)
+        picked = jnp.take_along_axis(log_p_BLV, targets_BL[..., None], axis=-1)[..., 0]
+        return -jnp.where(targets_BL >= 0, picked, 0.0).sum()
+
+    assert "12800]" in str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(x_BLD, head_DV))
+    found, expected = (jax.value_and_grad(f, (0, 1)) for f in (loss, plainly))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        found(x_BLD, head_DV),
+        expected(x_BLD, head_DV),
+    )

@@ -40,9 +40,10 @@ def lines(result):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def alone(*flags):
+def alone(mode, *flags):
+    tool = [str(ROOT / "tools" / TOOL), mode, TINY, *SMALL]
     return subprocess.run(
-        [sys.executable, "-c", ALONE, str(ROOT / "tools" / TOOL), *flags, TINY, *SMALL],
+        [sys.executable, "-c", ALONE, *tool, *flags],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -66,6 +67,17 @@ def test_steps_of_variants_side_by_side():
     assert base["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
     # The bank and its moments are parameters of the base only.
     assert base["memory"]["argument"] > 2 * plain["memory"]["argument"]
+
+
+def test_recorded_ratios(tool, tmp_path):
+    """What is a quarter worse than recorded ends with 1."""
+    file = tmp_path / "ratios.json"
+    for recorded, code, word in ((1000.0, 0, "fine"), (0.001, 1, "WORSE")):
+        file.write_text(json.dumps({"plain": recorded}))
+        result = tool(TOOL, "train", TINY, *SMALL, PLAIN, f"--recorded={file}")
+        assert result.returncode == code
+        assert f"{recorded:.2f} recorded: {word}\n" in result.stderr
+        assert len(result.stdout.splitlines()) == 2
 
 
 def test_generation_against_the_memory():
@@ -146,6 +158,11 @@ def test_the_start(tool):
             ["train", "--variant=a: model.num_layers=many"],
             "config.model.num_layers: expected int, got 'many' (str)",
         ),
+        (["train", "--recorded=nowhere.json"], "--recorded: nowhere.json: [Errno 2]"),
+        (
+            ["train", f"--recorded={ROOT}/.ci/speed.json"],
+            "--recorded: expected the mode train and a --variant each for plain, per",
+        ),
         (
             ["weights", "--config.model.weights=layer_table"],
             "config.model.weights: the mode weights needs a hypernetwork",
@@ -153,4 +170,4 @@ def test_the_start(tool):
     ],
 )
 def test_wrong_input(refused, flags, message):
-    assert refused(TOOL, *flags, TINY).startswith(message)
+    assert refused(TOOL, *flags[:1], TINY, *flags[1:]).startswith(message)

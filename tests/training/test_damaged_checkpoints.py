@@ -18,6 +18,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, loop, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 from diffeq_former.training.damage import choose, set_aside
+from diffeq_former.training.lock import LOCK
 from diffeq_former.training.preemption import StopRequest
 
 STEPS = [4, 6, 8]
@@ -112,10 +113,11 @@ def assert_equal(a, b) -> None:
 
 
 def contents(folder) -> dict:
+    """Of all files but the lock, which names the process."""
     return {
         path.relative_to(folder): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path != folder / LOCK
     }
 
 

@@ -13,7 +13,7 @@ from cases import TINY, in_two_lots, params_of
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.products import dot_flops
-from diffeq_former.training.bank_gradient import is_gradient
+from diffeq_former.training.bank_gradient import as_array, is_gradient
 from diffeq_former.training.gradients import loss_and_gradients
 
 Z_LOSS = 0.01
@@ -44,18 +44,10 @@ def accumulated(config: Config, params, batch: dict, M: int):
         losses, gradients = loss_and_gradients(
             config, params, batches, jax.random.key(0)
         )
-        return losses, multiplied_out(gradients)
+        whole = jax.tree.map(as_array, gradients, is_leaf=is_gradient)
+        return losses, whole
 
     return jax.jit(function)(params, micro_batches(batch, M))
-
-
-def multiplied_out(gradients):
-    """All as arrays: those of banks come as factors."""
-
-    def whole(g):
-        return g.rows(0, g.u_TE.shape[1]) if is_gradient(g) else g
-
-    return jax.tree.map(whole, gradients, is_leaf=is_gradient)
 
 
 def plain_loss(config: Config, params, batch: dict):
