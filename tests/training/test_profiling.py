@@ -24,7 +24,6 @@ from diffeq_former.training.step import make_train_step
 
 pytestmark = pytest.mark.usefixtures("compile_once")
 
-OF_PRODUCTS = ("tabulate", "attention", "feed_forward", "head")
 SCOPES = (*OF_PRODUCTS, "optimizer")
 
 
@@ -145,7 +144,7 @@ def test_every_product_of_a_step_stands_in_a_scope(block, generate_weights):
         program = step.lower(state.abstract(config, mesh), batch).compile().as_text()
     products = re.findall(r' dot\([^\n]*op_name="([^"]*)"', program)
     assert len(products) > 15
-    outside = [p for p in products if not any(is_named(s, p) for s in OF_PRODUCTS)]
+    outside = [p for p in products if not any(is_named(s, p) for s in SCOPES)]
     assert outside == []
     names = re.findall(r'op_name="([^"]*)"', program)
     assert all(any(is_named(scope, name) for name in names) for scope in SCOPES)
