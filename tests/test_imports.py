@@ -24,7 +24,7 @@ ALLOWED = {
     "cli": set(),
     "distributed": set(),
     "config": {"ode"},
-    "validation": {"models"},
+    "validation": {"models", "ode"},
     "ode": set(),
     "data": set(),
     "sharding": set(),
