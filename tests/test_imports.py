@@ -33,6 +33,7 @@ ALLOWED = {
     "planning": {"training", "models", "ode", "sharding"},
     "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
+    "finetuning": {"training", "models", "ode", "data", "sharding"},
     "conversion": {"models"},
     "benchmarks": {"planning", "training", "generation", "data", "sharding"},
 }

@@ -1,18 +1,16 @@
 """Prepares a dataset: text is tokenised once and cut into rows on disk."""
 
-import contextlib
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from diffeq_former.data import dataset as datasets
 from diffeq_former.data import tokenizers
+from diffeq_former.data.output import complete_or_nothing
 from diffeq_former.data.parallel import TRAIN, VALIDATION, encode_documents
 from diffeq_former.data.progress import Progress
 from diffeq_former.data.rows import RowWriter
 from diffeq_former.data.sources import documents
-from diffeq_former.errors import UserError, is_disk_full
+from diffeq_former.errors import UserError
 
 DEFAULT_VALIDATION_FRACTION = 0.0005  # as for OpenWebText
 
@@ -49,7 +47,7 @@ def prepare(
     if validation_source is not None:
         parts = [(source, 0.0), (validation_source, 1.0)]
     loaded = tokenizers.load(tokenizer)
-    with _complete_or_nothing(output) as partial:
+    with complete_or_nothing(output) as partial:
         loaded.save(partial / datasets.TOKENIZER)
         dtype = "<u2" if loaded.vocab_size <= 2**16 else "<u4"
         splits = _write_splits(partial, parts, seq_len, dtype, num_workers)
@@ -79,31 +77,6 @@ def _check(
         )
     if num_workers < 0:
         raise UserError(f"num_workers is {num_workers}: expected 0 or more")
-    if output.exists():
-        raise UserError(f"output {output} exists: remove it or name another directory")
-
-
-@contextlib.contextmanager
-def _complete_or_nothing(output: Path) -> Iterator[Path]:
-    """Gives a directory aside that becomes `output` only when all is written.
-
-    What an interrupted run left aside is removed first.
-    """
-    partial = output.absolute().with_name(f".{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        partial.rename(output)
-    except (OSError, RuntimeError) as error:
-        if is_disk_full(error):
-            raise UserError(
-                f"no room on the disk for {output} ({error}): free some, or name an"
-                " output elsewhere; nothing was kept"
-            ) from error
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_splits(

@@ -205,9 +205,8 @@ class _Loop:
         """Starts a step; then looks at the one before, while the device works."""
         with self._meter.data_wait():
             batch = shard_batch(next(self._batches), self._mesh)
-        train_step = self._next_step(self._step)
         with jax.transfer_guard("disallow"):
-            self._state, metrics = train_step(self._state, batch)
+            self._state, metrics = self._next_step(self._step)(self._state, batch)
         self._meter.count_step()
         self._report()
         self._metrics = metrics

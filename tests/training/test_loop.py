@@ -74,6 +74,7 @@ def test_stopped_and_continued_equals_uninterrupted(
     assert_same(workdir, uninterrupted, config)
 
 
+@pytest.mark.slow
 def test_drawn_grids_and_depths_continue_as_well(config, dataset, judges, tmp_path):
     training = dataclasses.replace(
         config.training, depth_grid="jittered", depth_steps="1,2,3", eval_every=24
