@@ -34,6 +34,7 @@ ALLOWED = {
     "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
     "finetuning": {"training", "models", "ode", "data", "sharding"},
+    "analysis": {"models", "ode"},
     "conversion": {"models"},
     "benchmarks": {"planning", "training", "generation", "data", "sharding"},
 }
