@@ -26,7 +26,7 @@ from diffeq_former.sharding import flags as mesh_flags
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string("data", None, "A prepared dataset; else the run's own.")
 _NUM_STEPS = flags.DEFINE_list(
-    "num_steps", ["8", "16", "32", "64", "128"], "Numbers of steps, as 8,16,32."
+    "num_steps", "8,16,32,64,128,256".split(","), "Numbers of steps."
 )
 _ROWS = flags.DEFINE_integer(
     "rows", 2, "Rows of the split; more where devices share them.", lower_bound=1
@@ -59,7 +59,7 @@ def main() -> None:
     tokens_BL = _tokens(path, own.training, mesh)
     with layout(mesh):
         curves = _curves(run, tokens_BL, counts)
-    _draw(curves, output)
+    _draw(curves, counts, output)
     for curve in curves:
         print(json.dumps(curve), flush=True)
 
@@ -103,7 +103,7 @@ def _curves(run, tokens_BL, counts: list[int]) -> list[dict]:
     return curves
 
 
-def _draw(curves: list[dict], output: Path) -> None:
+def _draw(curves: list[dict], counts: list[int], output: Path) -> None:
     try:
         import matplotlib
     except ImportError as error:
@@ -118,7 +118,9 @@ def _draw(curves: list[dict], output: Path) -> None:
         axes.plot(curve["num_steps"], curve["errors"], style, label=label)
     axes.set(xlabel="solver steps", ylabel="relative error of the state at the end")
     axes.set(xscale="log", yscale="log")
-    axes.grid(alpha=0.3, which="both")
+    axes.minorticks_off()
+    axes.set_xticks(counts, labels=counts)
+    axes.grid(alpha=0.3)
     axes.legend(title="solver (measured order)")
     figure.savefig(output, dpi=150)
     pyplot.close(figure)

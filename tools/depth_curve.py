@@ -71,7 +71,7 @@ def _draw(curves: dict[str, list[dict]], output: Path) -> None:
             xs, ys = ([p[key] for p in points] for key in (x, "perplexity"))
             axes.plot(xs, ys, style, label=label)
     left.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
-    right.set(xlabel="flops a token, forward", xscale="log")
+    right.set(xlabel="flops a token, forward")
     for axes in (left, right):
         axes.grid(alpha=0.3, which="both")
     left.legend()

@@ -175,9 +175,11 @@ def test_steps_on_a_drawn_grid_are_steps_of_their_lengths(config):
         close(x_BLD, states_TBLD[k])
 
 
-@pytest.mark.parametrize("generate", ["tabulated", "per_step"])
-def test_without_a_grid_steps_are_equal(generate):
-    config = dataclasses.replace(TINY, generate_weights=generate)
+@pytest.mark.parametrize(
+    "generate, dtype", [("tabulated", "bfloat16"), ("per_step", "float32")]
+)
+def test_without_a_grid_steps_are_equal(generate, dtype):
+    config = dataclasses.replace(TINY, generate_weights=generate, dtype=dtype)
     params, tokens_BL = params_of(config), tokens_of(config)
     n = config.num_layers
     grid = Grid(stage_times(n, SOLVERS[config.solver].nodes), jnp.full(n, 1 / n))
