@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from cases import allowed, name, params_of, shapes_of, tokens_of
+from cases import allowed, in_two_lots, name, params_of, shapes_of, tokens_of
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
@@ -24,7 +24,11 @@ CONTINUOUS = [
 ]
 
 
-@pytest.mark.parametrize("config", CONTINUOUS, ids=name)
+@pytest.mark.parametrize(
+    "config",
+    in_two_lots(CONTINUOUS, lambda config: config.weights == "hypernetwork"),
+    ids=name,
+)
 def test_logits_are_those_of_the_continuous_model(config):
     params, tokens_BL = params_of(config), tokens_of(config)
     for num_steps in (2, 7):
