@@ -133,9 +133,7 @@ class TrainingConfig:
     per_device_batch_size: int = 0  # sequences that it computes at once; 0: its share
     # Drawn anew each optimizer step, so that W(t) is trained at all t, see ode/grid.py.
     depth_grid: str = "fixed"  # fixed | jittered | shifted
-    depth_steps: str = (
-        ""  # as 6,8,8,12: solver steps, one drawn each step; or num_layers
-    )
+    depth_steps: str = ""  # as 6,8,8,12: one drawn each step; else model.num_layers
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
     max_bad_steps: int = 10  # in a row, not finite or spikes: training has diverged

@@ -42,12 +42,12 @@ def prepare(
     output = Path(output)
     if num_workers is None:
         num_workers = len(os.sched_getaffinity(0))
-    _check(output, seq_len, validation_fraction, num_workers)
+    _check(seq_len, validation_fraction, num_workers)
     parts = [(source, validation_fraction)]
     if validation_source is not None:
         parts = [(source, 0.0), (validation_source, 1.0)]
-    loaded = tokenizers.load(tokenizer)
     with complete_or_nothing(output) as partial:
+        loaded = tokenizers.load(tokenizer)
         loaded.save(partial / datasets.TOKENIZER)
         dtype = "<u2" if loaded.vocab_size <= 2**16 else "<u4"
         splits = _write_splits(partial, parts, seq_len, dtype, num_workers)
@@ -66,9 +66,7 @@ def prepare(
     return datasets.load(output)
 
 
-def _check(
-    output: Path, seq_len: int, validation_fraction: float, num_workers: int
-) -> None:
+def _check(seq_len: int, validation_fraction: float, num_workers: int) -> None:
     if seq_len < 1:
         raise UserError(f"seq_len is {seq_len}: expected 1 or more")
     if not 0 <= validation_fraction < 1:
