@@ -131,6 +131,9 @@ class TrainingConfig:
     batch_size: int = 512  # sequences an optimizer step, over all devices
     # Fewer than a device's share of the batch: gradients are accumulated.
     per_device_batch_size: int = 0  # sequences that it computes at once; 0: its share
+    # Drawn anew each optimizer step, so that W(t) is trained at all t, see ode/grid.py.
+    depth_grid: str = "fixed"  # fixed | jittered | shifted
+    depth_steps: str = ""  # as 6,8,8,12: one drawn each step; else model.num_layers
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
     max_bad_steps: int = 10  # in a row, not finite or spikes: training has diverged
@@ -172,6 +175,18 @@ class Config:
     training: TrainingConfig = TrainingConfig()
     mesh: MeshConfig = MeshConfig()
     profile: ProfileConfig = ProfileConfig()
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The numbers of solver steps that training draws from, with their repeats."""
+        given = self.training.depth_steps
+        return tuple(map(int, given.split(","))) if given else (self.model.num_layers,)
+
+    def at_depth(self, num_layers: int) -> "Config":
+        """See `ModelConfig.at_depth`; with one depth nothing changes."""
+        if num_layers == self.model.num_layers:
+            return self
+        return dataclasses.replace(self, model=self.model.at_depth(num_layers))
 
 
 def default_config() -> ConfigDict:

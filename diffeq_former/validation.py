@@ -12,6 +12,7 @@ from diffeq_former.config import (
 )
 from diffeq_former.errors import UserError, require, require_member
 from diffeq_former.models.validate import validate_model
+from diffeq_former.ode import grid as grids
 
 SCHEDULES = ("constant", "linear", "cosine", "wsd")
 DECAY_MASKS = ("matrices", "embeddings", "all")
@@ -24,6 +25,7 @@ def validate(config: Config) -> None:
     _validate_data(config.data)
     _validate_optimizer(config.optimizer)
     _validate_training(config.training)
+    _validate_depth(config)
     _validate_mesh(config.mesh)
     _validate_profile(config.profile, config.training.num_steps)
 
@@ -85,6 +87,28 @@ def _validate_training(c: TrainingConfig) -> None:
         "0 (no loss is a spike), or above 1",
         c.spike_factor,
     )
+
+
+def _validate_depth(config: Config) -> None:
+    kind = config.training.depth_grid
+    require_member("training.depth_grid", kind, grids.KINDS)
+    if kind != grids.FIXED and config.model.weights == "layer_table":
+        raise UserError(
+            f"config.training.depth_grid: {kind} needs weights between the layers,"
+            f" where a layer_table has none; use {grids.FIXED}, or another"
+            " model.weights"
+        )
+    if not (given := config.training.depth_steps):
+        return
+    numbers = given.split(",")
+    whole = all(n.isdecimal() and int(n) >= 1 for n in numbers)
+    wanted = "whole numbers of 1 or more, separated by commas, or nothing"
+    require(whole, "training.depth_steps", wanted, given)
+    if config.model.weights == "layer_table":
+        raise UserError(
+            f"config.training.depth_steps: {given} are other depths than the one that a"
+            " layer_table has; leave it empty, or use another model.weights"
+        )
 
 
 def _validate_mesh(c: MeshConfig) -> None:

@@ -112,6 +112,26 @@ REFUSALS = [
         "nu_dtype: expected float32 with b2 above 0.99 (in bfloat16 a decay of 1 - b2",
     ),
     (
+        {"training.depth_grid": "random"},
+        "one of fixed, jittered, shifted, got 'random'",
+    ),
+    (
+        {"training.depth_grid": "jittered", "model.weights": "layer_table"},
+        "depth_grid: jittered needs weights between the layers, where a layer_table",
+    ),
+    (
+        {"training.depth_steps": "6,0"},
+        "depth_steps: expected whole numbers of 1 or more, separated by commas, or",
+    ),
+    (
+        {"training.depth_steps": "6,"},
+        "depth_steps: expected whole numbers of 1 or more",
+    ),
+    (
+        {"training.depth_steps": "6,12", "model.weights": "layer_table"},
+        "depth_steps: 6,12 are other depths than the one that a layer_table has",
+    ),
+    (
         {"training.per_device_batch_size": -1},
         "per_device_batch_size: expected 0 (all) or more, got -1",
     ),
@@ -191,6 +211,13 @@ def test_depth_interval(changes, interval, step_size):
     assert (model.interval, model.step_size) == (interval, step_size)
     assert model.at_depth(24).interval == interval
     assert model.at_depth(24).step_size == interval / 24
+
+
+def test_depths_of_training():
+    config = resolve(with_changes({"training.depth_steps": "8,12,12"}))
+    assert config.depths == (8, 12, 12)
+    assert config.at_depth(8).model == config.model.at_depth(8)
+    assert Config().depths == (12,) and Config().at_depth(12) == Config()
 
 
 def test_every_field_is_used():

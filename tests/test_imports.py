@@ -26,7 +26,7 @@ ALLOWED = {
     "cli": set(),
     "distributed": set(),
     "config": {"ode"},
-    "validation": {"models"},
+    "validation": {"models", "ode"},
     "ode": set(),
     "data": set(),
     "sharding": set(),
@@ -35,6 +35,8 @@ ALLOWED = {
     "planning": {"training", "models", "ode", "sharding"},
     "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
+    "finetuning": {"training", "models", "ode", "data", "sharding"},
+    "analysis": {"models", "ode"},
     "conversion": {"models"},
     "benchmarks": {"planning", "training", "generation", "data", "sharding"},
 }

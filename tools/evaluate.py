@@ -3,8 +3,9 @@
 tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
 
 Each line on stdout is one JSON object: split, num_steps, loss (nats a token),
-perplexity, bits_per_byte, tokens. With --num_steps, the same continuous model is
-integrated over depth in other numbers of steps than it was trained with.
+perplexity, bits_per_byte, tokens, and flops_per_token of a forward pass. With
+--num_steps, the same continuous model is integrated over depth in other numbers of
+steps than it was trained with; tools/depth_curve.py draws that.
 
 The mesh is the run's own; where that does not suit the devices, choose another as for
 training: --config.mesh.data=1 --config.mesh.fsdp=-1. Of several processes, started as
@@ -42,6 +43,7 @@ def main() -> None:
     from diffeq_former.sharding.agreement import is_primary
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
+    from diffeq_former.training.flops import forward_flops_per_token
 
     distributed.start_from_flags()
     compilation_cache.enable()
@@ -58,7 +60,8 @@ def main() -> None:
             print(words, file=sys.stderr)
         evaluated = dataclasses.replace(config, model=model)
         figures = make_evaluate(evaluated, dataset, mesh)(run.params)
-        line = {"split": SPLIT, "num_steps": steps, **figures}
+        flops = forward_flops_per_token(model, dataset.seq_len)
+        line = {"split": SPLIT, "num_steps": steps, **figures, "flops_per_token": flops}
         if is_primary():
             print(json.dumps(line), flush=True)
 

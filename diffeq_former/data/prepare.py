@@ -1,18 +1,16 @@
 """Prepares a dataset: text is tokenised once and cut into rows on disk."""
 
-import contextlib
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from diffeq_former.data import dataset as datasets
 from diffeq_former.data import tokenizers
+from diffeq_former.data.output import complete_or_nothing
 from diffeq_former.data.parallel import TRAIN, VALIDATION, encode_documents
 from diffeq_former.data.progress import Progress
 from diffeq_former.data.rows import RowWriter
 from diffeq_former.data.sources import documents
-from diffeq_former.errors import UserError, is_disk_full
+from diffeq_former.errors import UserError
 
 DEFAULT_VALIDATION_FRACTION = 0.0005  # as for OpenWebText
 
@@ -44,12 +42,12 @@ def prepare(
     output = Path(output)
     if num_workers is None:
         num_workers = len(os.sched_getaffinity(0))
-    _check(output, seq_len, validation_fraction, num_workers)
+    _check(seq_len, validation_fraction, num_workers)
     parts = [(source, validation_fraction)]
     if validation_source is not None:
         parts = [(source, 0.0), (validation_source, 1.0)]
-    loaded = tokenizers.load(tokenizer)
-    with _complete_or_nothing(output) as partial:
+    with complete_or_nothing(output) as partial:
+        loaded = tokenizers.load(tokenizer)
         loaded.save(partial / datasets.TOKENIZER)
         dtype = "<u2" if loaded.vocab_size <= 2**16 else "<u4"
         splits = _write_splits(partial, parts, seq_len, dtype, num_workers)
@@ -68,9 +66,7 @@ def prepare(
     return datasets.load(output)
 
 
-def _check(
-    output: Path, seq_len: int, validation_fraction: float, num_workers: int
-) -> None:
+def _check(seq_len: int, validation_fraction: float, num_workers: int) -> None:
     if seq_len < 1:
         raise UserError(f"seq_len is {seq_len}: expected 1 or more")
     if not 0 <= validation_fraction < 1:
@@ -79,31 +75,6 @@ def _check(
         )
     if num_workers < 0:
         raise UserError(f"num_workers is {num_workers}: expected 0 or more")
-    if output.exists():
-        raise UserError(f"output {output} exists: remove it or name another directory")
-
-
-@contextlib.contextmanager
-def _complete_or_nothing(output: Path) -> Iterator[Path]:
-    """Gives a directory aside that becomes `output` only when all is written.
-
-    What an interrupted run left aside is removed first.
-    """
-    partial = output.absolute().with_name(f".{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        partial.rename(output)
-    except (OSError, RuntimeError) as error:
-        if is_disk_full(error):
-            raise UserError(
-                f"no room on the disk for {output} ({error}): free some, or name an"
-                " output elsewhere; nothing was kept"
-            ) from error
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_splits(

@@ -21,6 +21,8 @@ POLICIES = {
 }
 # These save what only a step that generates its own weights has.
 SAVE_WEIGHTS = ("save_weights", "save_attention_and_weights")
+# Those that save the same of a step that is given its weights.
+WITHOUT_WEIGHTS = dict(zip(SAVE_WEIGHTS, ("full", "save_attention"), strict=True))
 
 
 def named(name: str, tree):

@@ -30,7 +30,8 @@ class Step(nn.Module):
     """x(t) -> x(t + h).
 
     Called with the state, what belongs to this step (its weights with a leading axis
-    S; its times, if weights are generated per step), and what all steps share.
+    S, or its times, if weights are generated per step; its length as a part of the
+    interval, None: they are all equal), and what all steps share.
     """
 
     config: ModelConfig
@@ -40,8 +41,12 @@ class Step(nn.Module):
     @nn.compact
     def __call__(self, x_BLD: jax.Array, per_step, context):
         parameters, positions_BL, segments_BL = context
+        weights_or_times_S, length = per_step
         c, block = self.config, BLOCKS[self.config.block]
-        weights_S = self._weights(per_step, parameters)
+        weights_S = self._weights(weights_or_times_S, parameters)
+        h = c.step_size
+        if length is not None:
+            h = (c.interval * length).astype(x_BLD.dtype)
 
         def dropped(dx_BLD):
             return nn.Dropout(c.dropout, deterministic=not self.train)(dx_BLD)
@@ -67,17 +72,19 @@ class Step(nn.Module):
             dx_BLD = block.feed_forward(c, _at(node, weights_S), x_BLD)
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
-        x_BLD = SOLVERS[c.solver].step((attention, feed_forward), x_BLD, c.step_size)
+        x_BLD = SOLVERS[c.solver].step((attention, feed_forward), x_BLD, h)
         self.sow("intermediates", "state", x_BLD)
         return x_BLD, None
 
-    def _weights(self, per_step, parameters) -> dict:
+    def _weights(self, weights_or_times_S, parameters) -> dict:
         c = self.config
         if c.generate_weights == "tabulated":
-            return per_step
+            return weights_or_times_S
         units = BLOCKS[c.block].units(c)
         with jax.named_scope("tabulate"):
-            generated = SOURCES[c.weights].tabulate(c, units, parameters, per_step)
+            generated = SOURCES[c.weights].tabulate(
+                c, units, parameters, weights_or_times_S
+            )
         return named(GENERATED_WEIGHTS, constrain_table(units, generated))
 
 

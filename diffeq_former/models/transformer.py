@@ -15,7 +15,7 @@ from diffeq_former.models.partition import HIDDEN, constrain, constrain_table
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.grid import stage_times
+from diffeq_former.ode.grid import Grid, uniform
 from diffeq_former.ode.integrate import scan_over_grid
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -55,13 +55,16 @@ class Transformer(nn.Module):
         tokens_BL: jax.Array,
         *,
         table: dict | None = None,
+        grid: Grid | None = None,
         positions_BL: jax.Array | None = None,
     ) -> jax.Array:
         """The normalised state at the end of depth, [B, L, D].
 
         Args:
           tokens_BL: token ids.
-          table: what `tabulate` returned for the same parameters; None: made here.
+          table: what `tabulate` returned for the same parameters and grid; None: made
+            here.
+          grid: of depth, for the model's solver and steps; None: the uniform one.
           positions_BL: where the tokens stand in their sequences; None: 0, 1, ...
         """
         c, B, L = self.config, *tokens_BL.shape
@@ -70,14 +73,15 @@ class Transformer(nn.Module):
         segments_BL = None
         if c.document_masking and not self.cached:  # what is cached is one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
-        parameters = self.weights()
+        parameters, grid = self.weights(), self._grid(grid)
         if c.generate_weights == "per_step":
-            per_step = stage_times(c.num_layers, SOLVERS[c.solver].nodes)
+            per_step = grid.times_TS
         else:
-            per_step = self._tabulate(parameters) if table is None else table
+            per_step = self._tabulate(parameters, grid) if table is None else table
             parameters = None
+        context = (parameters, positions_BL, segments_BL)
         x_BLD = constrain(self.embedding(tokens_BL, positions_BL), *HIDDEN)
-        x_BLD, _ = self.depth(x_BLD, per_step, (parameters, positions_BL, segments_BL))
+        x_BLD, _ = self.depth(x_BLD, (per_step, grid.lengths_T), context)
         x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
         return constrain(x_BLD, *HIDDEN)
 
@@ -95,21 +99,25 @@ class Transformer(nn.Module):
         """The matrix [D, V], float32, from states to logits."""
         return self.embedding.token.T if self.block.tied_head else self.head()
 
-    def tabulate(self) -> dict:
-        """The weights of all steps: units with leading axes [T, S]."""
-        return self._tabulate(self.weights())
+    def tabulate(self, grid: Grid | None = None) -> dict:
+        """The weights of all steps: units with leading axes [T, S]. For the grid see
+        `hidden`.
+        """
+        return self._tabulate(self.weights(), self._grid(grid))
 
     @jax.named_scope("tabulate")
-    def coefficients(self) -> dict[str, jax.Array]:
+    def coefficients(self, grid: Grid | None = None) -> dict[str, jax.Array]:
         """A hypernetwork's u(t) of all units at all times of the table, [T S, E]."""
-        c = self.config
-        times = stage_times(c.num_layers, SOLVERS[c.solver].nodes).reshape(-1)
+        c, times = self.config, self._grid(grid).times_TS.reshape(-1)
         return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
 
-    @jax.named_scope("tabulate")
-    def _tabulate(self, parameters) -> dict:
+    def _grid(self, grid: Grid | None) -> Grid:
         c = self.config
-        times_TS = stage_times(c.num_layers, SOLVERS[c.solver].nodes)
+        return grid or uniform(c.num_layers, SOLVERS[c.solver].nodes)
+
+    @jax.named_scope("tabulate")
+    def _tabulate(self, parameters, grid: Grid) -> dict:
+        c, times_TS = self.config, grid.times_TS
         table = SOURCES[c.weights].tabulate(
             c, self.block.units(c), parameters, times_TS.reshape(-1)
         )

@@ -2,7 +2,7 @@
 
 A solver sees the terms f_i only as functions `term(node, x)`, where `node` numbers
 its `nodes`: the distinct times within a step, in units of its length, at which it
-evaluates the field. States need nothing but `+` and multiplication by a float.
+evaluates the field. States need nothing but `+` and multiplication by a number.
 """
 
 import dataclasses

@@ -105,7 +105,7 @@ def _step(c: ModelConfig):
         return Step(c, train=True, cached=False).apply(
             {},
             x_BLD,
-            per_step,
+            (per_step, None),
             (parameters, positions_BL, segments_BL),
             rngs={"dropout": jax.random.key(0)},
         )[0]

@@ -37,6 +37,11 @@ def flops_per_token(c: ModelConfig, seq_len: int) -> float:
     return float(6 * weights_per_token(c) + attention)
 
 
+def forward_flops_per_token(c: ModelConfig, seq_len: int) -> float:
+    """Of it the part without the way back, a third."""
+    return flops_per_token(c, seq_len) / 3
+
+
 def weights_per_token(c: ModelConfig) -> int:
     """N: the matrix weights that a token meets on its way to the logits."""
     attention, feed_forward = evaluations(c)

@@ -16,11 +16,14 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.partition import constrain_table, num_shares, rows_apart
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import Grid
 from diffeq_former.training.bank_gradient import BankGradient
 from diffeq_former.training.banks import join, split
 
 
-def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
+def loss_and_gradients(
+    config: Config, params: dict, batches_MBL: dict, key, grid: Grid | None = None
+):
     """Means over all places with a target, and gradients like `params`.
 
     Args:
@@ -28,17 +31,18 @@ def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
       params: the model's parameters.
       batches_MBL: `inputs` and `targets`, micro-batches first.
       key: of the dropout.
+      grid: of depth; None: the uniform one.
 
     Returns:
       `loss`: mean -log p(target) in nats; `z_loss`: its weight times the mean squared
       log normaliser; `tokens`: how many places; and the gradients of loss + z_loss,
       of a bank as a BankGradient if the weights were tabulated.
     """
-    variables, pull_back = variables_and_way_back(config.model, params)
+    variables, pull_back = variables_and_way_back(config.model, params, grid)
 
     def of_rows(batch_BL, key):
         objective = jax.grad(_objective, argnums=2, has_aux=True)
-        gradients, sums = objective(config, params, variables, batch_BL, key)
+        gradients, sums = objective(config, params, variables, batch_BL, key, grid)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
     num_micro_batches = batches_MBL["inputs"].shape[0]
@@ -58,14 +62,14 @@ def loss_and_gradients(config: Config, params: dict, batches_MBL: dict, key):
     return losses, pull_back(jax.tree.map(lambda g: g / tokens, gradients))
 
 
-def variables_and_way_back(c: ModelConfig, params: dict):
+def variables_and_way_back(c: ModelConfig, params: dict, grid: Grid | None = None):
     """What a micro-batch is differentiated with respect to, and the way back."""
     if c.generate_weights == "per_step":
         return {"params": params}, lambda gradients: gradients["params"]
 
     def apply(weights, method: str):
         variables = {"params": {"weights": weights}}
-        return Transformer(c).apply(variables, method=method)
+        return Transformer(c).apply(variables, grid, method=method)
 
     rest, banks = split(params)
     table, pull_back_table = jax.vjp(
@@ -90,7 +94,9 @@ def variables_and_way_back(c: ModelConfig, params: dict):
     return {"params": others, "table": table}, pull_back
 
 
-def _objective(config: Config, params: dict, variables: dict, batch_BL: dict, key):
+def _objective(
+    config: Config, params: dict, variables: dict, batch_BL: dict, key, grid
+):
     """The sum that is minimised, and the sums that it is made of."""
     model = Transformer(config.model, train=True)
     bound = {"params": params | variables["params"]}
@@ -98,6 +104,7 @@ def _objective(config: Config, params: dict, variables: dict, batch_BL: dict, ke
         bound,
         batch_BL["inputs"],
         table=variables.get("table"),
+        grid=grid,
         method="hidden",
         rngs={"dropout": key},
     )

@@ -27,7 +27,7 @@ from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
-from diffeq_former.training.step import make_train_step
+from diffeq_former.training.step import make_train_steps
 from diffeq_former.training.writers import MetricsWriter
 
 
@@ -94,7 +94,7 @@ class _Loop:
         self._judges, self._stop, self._mesh = judges, stop, mesh
         self._dataset, self._should_stop = dataset, AnyProcess(mesh, stop)
         self._primary, self._figures = is_primary(), None
-        self._train_step = make_train_step(config, mesh)
+        self._next_step = make_train_steps(config, mesh)
         self._directory = workdir / run_directory.CHECKPOINTS
         damaged = self._restore()
         self._batches = self._open_batches()
@@ -206,7 +206,7 @@ class _Loop:
         with self._meter.data_wait():
             batch = shard_batch(next(self._batches), self._mesh)
         with jax.transfer_guard("disallow"):
-            self._state, metrics = self._train_step(self._state, batch)
+            self._state, metrics = self._next_step(self._step)(self._state, batch)
         self._meter.count_step()
         self._report()
         self._metrics = metrics

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import statistics
 import time
 from collections.abc import Iterator
 
@@ -20,8 +21,8 @@ class Meter:
 
     def __init__(self, config: Config, seq_len: int, mesh: Mesh):
         self._tokens_per_step = config.training.batch_size * seq_len
-        self._flops_per_step = self._tokens_per_step * flops_per_token(
-            config.model, seq_len
+        self._flops_per_step = self._tokens_per_step * statistics.fmean(
+            flops_per_token(config.at_depth(n).model, seq_len) for n in config.depths
         )
         self._device, self._num_devices = mesh.local_devices[0], mesh.size
         self._process = psutil.Process()

@@ -95,8 +95,19 @@ def check(
 
 def write(workdir: Path, config: Config, dataset: Dataset) -> None:
     """Writes what a run needs to be continued; config.json last: it makes it a run."""
-    dataset.tokenizer().save(workdir / TOKENIZER)
-    _write(workdir / MANIFEST, (dataset.path / MANIFEST).read_text(encoding="utf-8"))
+    _write_run(workdir, config, dataset.tokenizer(), dataset.path)
+
+
+def write_twin(workdir: Path, config: Config, other: Path) -> None:
+    """As `write`, for a run with another run's tokenizer and data."""
+    _write_run(workdir, config, tokenizers.load_saved(other / TOKENIZER), other)
+
+
+def _write_run(
+    workdir: Path, config: Config, tokenizer: tokenizers.Tokenizer, source: Path
+) -> None:
+    tokenizer.save(workdir / TOKENIZER)
+    _write(workdir / MANIFEST, (source / MANIFEST).read_text(encoding="utf-8"))
     _write(workdir / CONFIG, json.dumps(dataclasses.asdict(config), indent=1) + "\n")
 
 

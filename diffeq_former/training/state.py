@@ -44,6 +44,12 @@ def create(config: Config, mesh: Mesh) -> TrainState:
     return jax.block_until_ready(init())  # where memory ends, that is said here
 
 
+def with_params(config: Config, mesh: Mesh, params: dict) -> TrainState:
+    """The state before the first step of a run that starts with these parameters."""
+    places = shardings(config, mesh)
+    return jax.jit(lambda params: _first(config, params), out_shardings=places)(params)
+
+
 def abstract(config: Config, mesh: Mesh) -> TrainState:
     """Shapes, types and shardings of the state, without its memory."""
     return jax.tree.map(

@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
 from diffeq_former.models.partition import constrain
+from diffeq_former.ode import grid as grids
+from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.sharding.mesh import (
     batch_sharding,
     num_micro_batches,
@@ -23,15 +26,32 @@ from diffeq_former.training.norms import norms, squares
 from diffeq_former.training.schedules import make_schedule
 from diffeq_former.training.state import TrainState, shardings, update_of
 
+# Keeps the grid's key apart from those that dropout is drawn from.
+GRID_KEY = 2**32 - 1
+
 StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
+
+
+def make_train_steps(config: Config, mesh: Mesh) -> Callable[[int], StepFunction]:
+    """From how many steps are done to the next: of a depth drawn from seed and step.
+
+    The step of each depth compiles when it is first called.
+    """
+    steps = {n: make_train_step(config.at_depth(n), mesh) for n in config.depths}
+
+    def next_step(done: int) -> StepFunction:
+        draw = np.random.default_rng([config.seed, done])
+        return steps[int(draw.choice(config.depths))]
+
+    return next_step
 
 
 def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     """The compiled step (state, batch of [B, L]) -> (state, metrics); reuses the state.
 
-    Dropout is drawn from fold_in(key(seed), step). If the loss or a gradient is not
-    finite, parameters and optimizer stay as they were and the state counts it. It also
-    counts spikes, see divergence.py, which change nothing else.
+    Dropout and the grid of depth are drawn from fold_in(key(seed), step). If the loss
+    or a gradient is not finite, parameters and optimizer stay as they were and the
+    state counts it. It also counts spikes, see divergence.py; they change nothing.
     """
     update = update_of(config)
     M = num_micro_batches(config.training, mesh)
@@ -40,7 +60,10 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         batches_MBL = _micro_batches(batch_BL, M)
-        losses, gradients = loss_and_gradients(config, state.params, batches_MBL, key)
+        grid = _draw_grid(config, key)
+        losses, gradients = loss_and_gradients(
+            config, state.params, batches_MBL, key, grid
+        )
         with jax.named_scope("optimizer"):
             gradient_norms = norms("grad_norm", squares(gradients))
         norm = gradient_norms["grad_norm"]
@@ -67,6 +90,8 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
             "skipped_steps": new.skipped_steps,
             "usual_loss": state.usual_loss,
         }
+        if config.training.depth_steps:
+            metrics["depth_steps"] = jnp.float32(config.model.num_layers)
         return new, {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
     places = shardings(config, mesh)
@@ -77,6 +102,12 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
         out_shardings=(places, replicated(mesh)),
     )
     return on_mesh(mesh, step)
+
+
+def _draw_grid(config: Config, key: jax.Array) -> grids.Grid:
+    c, of_grid = config.model, jax.random.fold_in(key, GRID_KEY)
+    nodes = SOLVERS[c.solver].nodes
+    return grids.draw(config.training.depth_grid, of_grid, c.num_layers, nodes)
 
 
 def _micro_batches(batch_BL: dict, M: int) -> dict:

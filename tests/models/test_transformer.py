@@ -18,7 +18,10 @@ from cases import (
 
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
+from diffeq_former.models.step import Step
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import Grid, draw, stage_times
+from diffeq_former.ode.solvers import SOLVERS
 
 every_model = pytest.mark.parametrize("config", allowed(), ids=name)
 every_block = pytest.mark.parametrize("block", BLOCKS)
@@ -138,6 +141,50 @@ def test_a_table_on_its_own_grid_is_the_same_model(config):
     np.testing.assert_array_equal(
         logits_of(discrete, stored, tokens_BL), logits_of(continuous, params, tokens_BL)
     )
+
+
+@pytest.mark.parametrize(
+    "config",
+    in_two_lots(allowed(weights="hypernetwork"), lambda config: config.block == "gpt"),
+    ids=name,
+)
+def test_steps_on_a_drawn_grid_are_steps_of_their_lengths(config):
+    """Each against one step of a model whose interval is as long as it."""
+    params, tokens_BL = params_of(config), tokens_of(config)
+    nodes = SOLVERS[config.solver].nodes
+    grid = draw("jittered", jax.random.key(2), config.num_layers, nodes)
+
+    @jax.jit
+    def run(params):
+        model, variables = Transformer(config), {"params": params}
+        table = model.apply(variables, grid, method="tabulate")
+        _, sown = model.apply(
+            variables, tokens_BL, grid=grid, mutable=["intermediates"]
+        )
+        return table, sown["intermediates"]["depth"]["state"][0]
+
+    table, states_TBLD = run(params)
+    positions_BL = np.broadcast_to(np.arange(config.max_len)[None], tokens_BL.shape)
+    for k in range(1, config.num_layers):
+        length = config.interval * float(grid.lengths_T[k])
+        one = dataclasses.replace(config, num_layers=1, horizon=length)
+        weights_S = jax.tree.map(lambda w, k=k: w[k], table)
+        step = Step(one, train=False, cached=False).apply
+        context = (None, positions_BL, None)
+        x_BLD, _ = step({}, states_TBLD[k - 1], (weights_S, None), context)
+        close(x_BLD, states_TBLD[k])
+
+
+@pytest.mark.parametrize(
+    "generate, dtype", [("tabulated", "bfloat16"), ("per_step", "float32")]
+)
+def test_without_a_grid_steps_are_equal(generate, dtype):
+    config = dataclasses.replace(TINY, generate_weights=generate, dtype=dtype)
+    params, tokens_BL = params_of(config), tokens_of(config)
+    n = config.num_layers
+    grid = Grid(stage_times(n, SOLVERS[config.solver].nodes), jnp.full(n, 1 / n))
+    expected = logits_of(config, params, tokens_BL)
+    close(logits_of(config, params, tokens_BL, grid=grid), expected)
 
 
 @pytest.mark.parametrize("config", allowed(weights="shared"), ids=name)

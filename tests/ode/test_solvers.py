@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from diffeq_former.ode.grid import stage_times
 from diffeq_former.ode.solvers import SOLVERS, RungeKutta, Splitting
 
 # Each field is its terms f(t, x) and its exact solution at t = 1 from `START`.
@@ -89,12 +88,3 @@ def test_the_orders_are_those_of_the_methods():
         "heun": 2,
         "rk4": 4,
     }
-
-
-@pytest.mark.parametrize("num_steps", [1, 6, 93, 99, 1000])
-def test_grid_ends_at_one_and_rounds_once(num_steps):
-    times = np.asarray(stage_times(num_steps, (0.5, 1.0)))
-    assert times.dtype == np.float32 and times.shape == (num_steps, 2)
-    exact = (np.arange(num_steps)[:, None] + np.array([0.5, 1.0])) / num_steps
-    np.testing.assert_array_equal(times, exact.astype(np.float32))
-    assert times[-1, 1] == 1.0

@@ -22,6 +22,7 @@ from diffeq_former.training.step import make_train_step
 ROWS = 16
 QUICK = ("fsdp", "data-fsdp-tensor")
 SOLVER_OF = {"hypernetwork": "euler", "layer_table": "lie_trotter", "shared": "strang"}
+GRID_OF = {"hypernetwork": "jittered", "layer_table": "fixed", "shared": "fixed"}
 
 every_mesh = pytest.mark.parametrize("mesh", EVERY_MESH)
 
@@ -36,7 +37,10 @@ def config_of(block: str, weights: str, at_once: int = 0, chunk: int = 4) -> Con
             warmup_fraction=0.0, learning_rate=0.1, eps=1e-2, clip_norm=0.0
         ),
         training=TrainingConfig(
-            batch_size=ROWS, per_device_batch_size=at_once, loss_chunk=chunk
+            batch_size=ROWS,
+            per_device_batch_size=at_once,
+            loss_chunk=chunk,
+            depth_grid=GRID_OF[weights],
         ),
     )
 

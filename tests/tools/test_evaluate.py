@@ -10,6 +10,7 @@ from prepared import prepare_words, random_texts
 
 from diffeq_former.data import sentencepiece_training
 from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.training.flops import flops_per_token
 
 TOOL = "evaluate.py"
 
@@ -25,7 +26,9 @@ def expected(trained, dataset, num_steps):
     config = dataclasses.replace(config, model=config.model.at_depth(num_steps))
     values = make_evaluate(config, dataset, mesh_of(8))(trained.run.params)
     close = {name: pytest.approx(value, rel=1e-5) for name, value in values.items()}
-    return {"split": "validation", "num_steps": num_steps, **close}
+    flops = flops_per_token(config.model, dataset.seq_len) / 3
+    depth = {"num_steps": num_steps, "flops_per_token": pytest.approx(flops)}
+    return {"split": "validation", **depth, **close}
 
 
 def test_the_runs_own_dataset_and_depth(tool, trained):

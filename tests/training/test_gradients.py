@@ -12,6 +12,8 @@ from cases import TINY, in_two_lots, params_of
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import draw
+from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.products import dot_flops
 from diffeq_former.training.bank_gradient import as_array, is_gradient
 from diffeq_former.training.gradients import loss_and_gradients
@@ -39,10 +41,10 @@ def micro_batches(batch: dict, M: int) -> dict:
     return {k: jnp.asarray(x.reshape(M, -1, x.shape[1])) for k, x in batch.items()}
 
 
-def accumulated(config: Config, params, batch: dict, M: int):
+def accumulated(config: Config, params, batch: dict, M: int, grid=None):
     def function(params, batches):
         losses, gradients = loss_and_gradients(
-            config, params, batches, jax.random.key(0)
+            config, params, batches, jax.random.key(0), grid
         )
         whole = jax.tree.map(as_array, gradients, is_leaf=is_gradient)
         return losses, whole
@@ -50,8 +52,9 @@ def accumulated(config: Config, params, batch: dict, M: int):
     return jax.jit(function)(params, micro_batches(batch, M))
 
 
-def plain_loss(config: Config, params, batch: dict):
-    logits = Transformer(config.model).apply({"params": params}, batch["inputs"])
+def plain_loss(config: Config, params, batch: dict, grid=None):
+    model = Transformer(config.model)
+    logits = model.apply({"params": params}, batch["inputs"], grid=grid)
     has_target = batch["targets"] != -1
     log_z = jax.nn.logsumexp(logits, axis=-1)
     one_hot = jax.nn.one_hot(batch["targets"], logits.shape[-1])
@@ -92,6 +95,30 @@ def test_accumulation_equals_the_large_batch(model):
     assert float(losses["loss"] + losses["z_loss"]) == pytest.approx(float(loss), 1e-6)
     assert losses["tokens"] == (batch["targets"] != -1).sum()
     assert_near(gradients, expected, 1e-6)
+
+
+ON_DRAWN_GRIDS = [
+    {"solver": "midpoint"},
+    {"block": "llama", "solver": "lie_trotter"},
+    {"solver": "strang", "generate_weights": "per_step"},
+]
+
+
+@pytest.mark.parametrize(
+    "model", in_two_lots(ON_DRAWN_GRIDS, ON_DRAWN_GRIDS[:1].__contains__), ids=str
+)
+def test_accumulation_on_a_drawn_grid(model):
+    config, batch = config_of(**model), batch_of(4)
+    params, c = params_of(config.model), config.model
+    nodes = SOLVERS[c.solver].nodes
+    grid = draw("jittered", jax.random.key(1), c.num_layers, nodes)
+    _, gradients = accumulated(config, params, batch, 2, grid)
+    tabulated = config_of(**model | {"generate_weights": "tabulated"})
+    plain = jax.jit(jax.grad(lambda p, grid: plain_loss(tabulated, p, batch, grid)))
+    assert_near(gradients, plain(params, grid), 1e-6)
+    elsewhere = multiplied_out(plain(params, None))
+    difference = jax.tree.map(jnp.subtract, gradients, elsewhere)
+    assert optax.tree.norm(difference) > 0.01 * optax.tree.norm(elsewhere)
 
 
 def test_tables_in_bfloat16_are_summed_in_float32():

@@ -74,6 +74,21 @@ def test_stopped_and_continued_equals_uninterrupted(
     assert_same(workdir, uninterrupted, config)
 
 
+@pytest.mark.slow
+def test_drawn_grids_and_depths_continue_as_well(config, dataset, judges, tmp_path):
+    training = dataclasses.replace(
+        config.training, depth_grid="jittered", depth_steps="1,2,3", eval_every=24
+    )
+    config = dataclasses.replace(config, training=training)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(config, whole, dataset, judges, StopRequest()) == 0
+    assert train(config, stopped, dataset, judges, StopAfter(7)) == STOPPED
+    assert train(config, stopped, dataset, judges, StopRequest()) == 0
+    assert_same(stopped, whole, config)
+    depths = [line["depth_steps"] for line in lines(whole) if "depth_steps" in line]
+    assert len(depths) == NUM_STEPS and set(depths) == {1, 2, 3}
+
+
 def test_stopped_while_evaluating_evaluates_again(
     config, dataset, judges, uninterrupted, tmp_path
 ):

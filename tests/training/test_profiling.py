@@ -24,7 +24,7 @@ from diffeq_former.training.step import make_train_step
 
 pytestmark = pytest.mark.usefixtures("compile_once")
 
-SCOPES = (*OF_PRODUCTS, "optimizer")
+SCOPES = ("tabulate", "attention", "feed_forward", "head", "optimizer")
 
 
 @pytest.fixture(scope="module")

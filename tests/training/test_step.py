@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from cases import TINY, mesh_of, params_of
 
-from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
+from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import MOVES
 from diffeq_former.sharding.mesh import shard_batch
 from diffeq_former.training.state import TrainState, update_of
-from diffeq_former.training.step import make_train_step
+from diffeq_former.training.step import make_train_step, make_train_steps
 
 CONFIG = Config(
     seed=3,
@@ -34,9 +35,9 @@ def batch():
     return shard_batch({k: x.astype(np.int32) for k, x in arrays.items()}, mesh_of(8))
 
 
-def new_state(params=None, step: int = 0) -> TrainState:
+def new_state(params=None, step: int = 0, config: Config = CONFIG) -> TrainState:
     params = params or params_of(CONFIG.model, stddev=0.02)
-    opt_state = update_of(CONFIG).init(params)
+    opt_state = update_of(config).init(params)
     names = ("bad_steps", "skipped_steps", "rollbacks")
     rest = {name: jnp.int32(0) for name in names} | {"usual_loss": jnp.float32(0)}
     return TrainState(jnp.int32(step), params, opt_state, **rest)
@@ -157,15 +158,54 @@ def test_spikes_are_counted(batch):
     assert int(state.skipped_steps) == 0 and int(state.opt_state.rest[0].count) == 63
 
 
+def continuous(**training) -> Config:
+    """A hypernetwork, with some training settings changed."""
+    model = dataclasses.replace(CONFIG.model, weights="hypernetwork", dropout=0.0)
+    settings = dataclasses.replace(CONFIG.training, **training)
+    return dataclasses.replace(CONFIG, model=model, training=settings)
+
+
+@pytest.mark.parametrize("kind", MOVES)
+def test_grids_are_a_function_of_the_step_and_compile_once(batch, kind):
+    config = continuous(depth_grid=kind)
+    train_step, params = make_train_step(config, mesh_of(8)), params_of(config.model)
+    losses = []
+    for step in (0, 1, 2, 1):
+        state = new_state(copy(params), step, config)
+        losses.append(float(train_step(state, batch)[1]["loss"]))
+    assert len(set(losses)) == 3 and losses[1] == losses[3]
+    assert train_step.__wrapped__._cache_size() == 1
+
+
+def test_depths_are_a_function_of_the_step(batch):
+    config = continuous(depth_steps="2,3,3")
+    next_step, params = make_train_steps(config, mesh_of(8)), params_of(config.model)
+    expected = {n: loss_of(config.model.at_depth(n), params, batch) for n in (2, 3)}
+    assert abs(float(expected[2] - expected[3])) > 1e-2
+    depths = []
+    for done in range(16):
+        state = new_state(copy(params), done, config)
+        metrics = next_step(done)(state, batch)[1]
+        n = int(metrics["depth_steps"])
+        assert float(metrics["loss"]) == pytest.approx(float(expected[n]), rel=1e-5)
+        depths.append(n)
+    assert set(depths) == {2, 3} and depths.count(3) > depths.count(2)
+    again = make_train_steps(config, mesh_of(8))
+    assert [again(k) is again(0) for k in range(16)] == [n == depths[0] for n in depths]
+
+
 def test_the_loss_is_the_models(train_step, batch):
     """Without targets in half of the rows, and with dropout on one side only."""
     state, metrics = train_step(new_state(), batch)
     del state
-    config = dataclasses.replace(CONFIG.model, dropout=0.0)
-    logits = jax.jit(Transformer(config).apply)(
-        {"params": params_of(CONFIG.model, stddev=0.02)}, batch["inputs"]
-    )
+    model = dataclasses.replace(CONFIG.model, dropout=0.0)
+    loss = loss_of(model, params_of(CONFIG.model, stddev=0.02), batch)
+    assert metrics["loss"] == pytest.approx(float(loss), rel=1e-2)
+
+
+def loss_of(model: ModelConfig, params, batch) -> jax.Array:
+    logits = jax.jit(Transformer(model).apply)({"params": params}, batch["inputs"])
     picked = jnp.take_along_axis(
         jax.nn.log_softmax(logits), batch["targets"][..., None], axis=-1
     )
-    assert metrics["loss"] == pytest.approx(-float(picked.mean()), rel=1e-2)
+    return -picked.mean()

@@ -1,0 +1,36 @@
+"""A directory that is written whole or not at all."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from diffeq_former.errors import UserError, is_disk_full
+
+
+@contextlib.contextmanager
+def complete_or_nothing(output: Path) -> Iterator[Path]:
+    """Gives a directory aside that becomes `output` only when all is written.
+
+    What an interrupted run left aside is removed first.
+
+    Raises:
+      UserError: if `output` exists, or there is no room on the disk.
+    """
+    if output.exists():
+        raise UserError(f"output {output} exists: remove it or name another directory")
+    partial = output.absolute().with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        partial.rename(output)
+    except (OSError, RuntimeError) as error:
+        if is_disk_full(error):
+            raise UserError(
+                f"no room on the disk for {output} ({error}): free some, or name an"
+                " output elsewhere; nothing was kept"
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,67 @@
+"""Grids that are drawn: what is random in them, and what is not."""
+
+import jax
+import numpy as np
+import pytest
+
+from diffeq_former.ode.grid import KINDS, MOVES, draw, stage_times, uniform
+from diffeq_former.ode.solvers import SOLVERS
+
+T, NODES = 8, (0.0, 0.5, 1.0)
+
+
+def drawn(kind, seed, num_steps=T, nodes=NODES):
+    return jax.tree.map(np.asarray, draw(kind, jax.random.key(seed), num_steps, nodes))
+
+
+@pytest.mark.parametrize("num_steps", [1, 6, 93, 99, 1000])
+def test_the_uniform_grid_ends_at_one_and_rounds_once(num_steps):
+    times = np.asarray(stage_times(num_steps, (0.5, 1.0)))
+    assert times.dtype == np.float32 and times.shape == (num_steps, 2)
+    exact = (np.arange(num_steps)[:, None] + np.array([0.5, 1.0])) / num_steps
+    np.testing.assert_array_equal(times, exact.astype(np.float32))
+    assert times[-1, 1] == 1.0
+
+
+def test_the_fixed_grid_is_the_uniform_one():
+    fixed, same = drawn("fixed", 0), uniform(T, NODES)
+    np.testing.assert_array_equal(fixed.times_TS, same.times_TS)
+    assert fixed.lengths_T is None and same.lengths_T is None
+
+
+@pytest.mark.parametrize("kind", MOVES)
+@pytest.mark.parametrize("num_steps", [1, 2, T])
+def test_a_drawn_grid_covers_the_interval_step_by_step(kind, num_steps):
+    for seed in range(20):
+        grid = drawn(kind, seed, num_steps)
+        assert grid.times_TS.shape == (num_steps, 3)
+        assert grid.times_TS.dtype == grid.lengths_T.dtype == np.float32
+        left, middle, right = grid.times_TS.T
+        assert left[0] == 0 and right[-1] == 1
+        np.testing.assert_array_equal(left[1:], right[:-1])
+        np.testing.assert_allclose(middle, (left + right) / 2, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(grid.lengths_T, right - left, rtol=0, atol=1e-7)
+        assert (grid.lengths_T > 0).all()
+
+
+@pytest.mark.parametrize("kind", MOVES)
+def test_points_move_anew_by_up_to_half_a_step(kind):
+    rights = np.stack([drawn(kind, seed).times_TS[:-1, 2] for seed in range(400)])
+    moves = rights * T - np.arange(1, T)
+    assert np.abs(moves).max() <= 0.5 + 1e-5
+    assert np.abs(moves.mean(0)).max() < 0.06  # four standard errors
+    np.testing.assert_allclose(moves.std(0), 12**-0.5, rtol=0, atol=0.03)
+    together = np.ptp(moves, axis=1).max() < 1e-5
+    assert together == (kind == "shifted")
+    assert len(np.unique(moves[:, 0])) > 390
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_times_are_the_solvers(kind, solver):
+    """The right end for euler, the middle for strang, k + c_i h for Runge-Kutta."""
+    nodes = SOLVERS[solver].nodes
+    ends, times = drawn(kind, 3).times_TS, drawn(kind, 3, nodes=nodes).times_TS
+    left, right = ends[:, :1], ends[:, 2:]
+    expected = left + np.array(nodes)[None] * (right - left)
+    np.testing.assert_allclose(times, expected, rtol=0, atol=1e-7)
