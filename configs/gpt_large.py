@@ -6,8 +6,8 @@
 Baseline, GPT-2 large itself: --config.model.weights=layer_table
 --config.model.solver=lie_trotter
 
-Hardware: GPUs with 80 GB. 1,974,541,760 parameters x 16 bytes (values, gradients, two
-moments) = 32 GB on each; activations come on top and shrink with more micro-batches.
+Hardware: GPUs with 80 GB. 1,974,541,760 parameters x 12 bytes (values, two
+moments) = 24 GB on each; activations come on top and shrink with more micro-batches.
 Time: 6 x 772M weights + 12 x 36 x 1280 x 1024 for attention = 5.2 GFLOP a token,
 x 10.5e9 tokens = 5.5e19 FLOP: 38 hours at 40 % of 989 TFLOP/s (one H100).
 Result: the authors' plots stand at a validation perplexity of 18.65 after the first

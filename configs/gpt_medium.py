@@ -6,8 +6,8 @@
 Baseline, GPT-2 medium itself: --config.model.weights=layer_table
 --config.model.solver=lie_trotter
 
-Hardware: GPUs with 80 GB. 1,274,538,688 parameters x 16 bytes (values, gradients, two
-moments) = 20 GB on each; activations come on top and shrink with more micro-batches.
+Hardware: GPUs with 80 GB. 1,274,538,688 parameters x 12 bytes (values, two
+moments) = 15 GB on each; activations come on top and shrink with more micro-batches.
 Time: 6 x 354M weights + 12 x 24 x 1024 x 1024 for attention = 2.42 GFLOP a token,
 x 10.5e9 tokens = 2.5e19 FLOP: 18 hours at 40 % of 989 TFLOP/s (one H100).
 Result: below that of gpt_small (22.1); we know of no plot of this run.

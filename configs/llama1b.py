@@ -8,10 +8,10 @@ Baseline, the Llama of that size: --config.model.weights=layer_table
 --config.model.solver=lie_trotter. As the authors' code computes it:
 --config.model.chain_norms=True --config.model.initialization=authors
 
-Hardware: one GPU with 140 GB, or several that share the 106 GB of parameters (6.64e9
-x 16 bytes: values, gradients, two moments), which the axis fsdp cuts; tools/plan.py
-tells what fits. More than 256 devices need --config.mesh.tensor or sequence too,
-or a larger batch, as each takes at least one of the 256 sequences.
+Hardware: one GPU with 140 GB, or several that share the 80 GB of parameters (6.64e9
+x 12 bytes: values, two moments), which the axis fsdp cuts; tools/plan.py tells what
+fits. More than 256 devices need --config.mesh.tensor or sequence too, or a larger
+batch, as each takes at least one of the 256 sequences.
 Time: 6 x 1.14e9 weights + 12 x 16 x 2048 x 2048 for attention = 7.6 GFLOP a token,
 x 21e9 tokens = 1.6e20 FLOP, a third more with rematerialisation: 19 hours at 40 % of
 989 TFLOP/s on eight H200.
