@@ -69,6 +69,7 @@ def test_steps_of_variants_side_by_side():
     assert base["memory"]["argument"] > 2 * plain["memory"]["argument"]
 
 
+@pytest.mark.slow
 def test_recorded_ratios(tool, tmp_path):
     """What is a quarter worse than recorded ends with 1."""
     file = tmp_path / "ratios.json"
