@@ -52,6 +52,12 @@ trap 'ask TERM' TERM
 trap 'ask USR1' USR1
 trap 'send KILL' EXIT
 
+# A signal ends it; while bash waits for a command in front it may lose a Ctrl-C.
+pause_shortly() {
+    sleep 0.2 &
+    wait "$!"
+}
+
 free_port() {
     "$python" -c 'import socket
 with socket.create_server(("127.0.0.1", 0)) as server:
@@ -87,7 +93,7 @@ wait_for_all() {
     local i kill_at=""
     code=0 reason=""
     while ((${#codes[@]} < num_processes)); do
-        sleep 0.2
+        pause_shortly
         for i in "${!pids[@]}"; do
             if [[ -z ${codes[i]:-} ]] && ! kill -0 "${pids[i]}" 2> /dev/null; then
                 wait "${pids[i]}"
@@ -131,6 +137,6 @@ for ((restarts = 0; ; restarts++)); do
     say "$reason; restart $((restarts + 1)) of $max_restarts in $pause s"
     for ((until = SECONDS + pause; SECONDS < until; )); do
         [[ -z $asked ]] || exit 75
-        sleep 0.2
+        pause_shortly
     done
 done
