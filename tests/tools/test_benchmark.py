@@ -54,6 +54,7 @@ def assert_spread(values):
     assert 0 < values["low"] <= values["median"] <= values["high"]
 
 
+@pytest.mark.slow
 def test_steps_of_variants_side_by_side():
     base, plain = lines(alone("train", PLAIN))
     assert (base["variant"], plain["variant"]) == ("base", "plain")

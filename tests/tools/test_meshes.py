@@ -66,6 +66,7 @@ def in_two_processes(tool, name, *flags):
     return [process.result() for process in running]
 
 
+@pytest.mark.slow
 def test_two_processes_of_which_one_writes(tool, trained, alone):
     figures, texts = alone
     axes = {"data": 1, "fsdp": 4, "tensor": 2}
