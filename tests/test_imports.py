@@ -25,6 +25,7 @@ ALLOWED = {
     "errors": set(),
     "cli": set(),
     "distributed": set(),
+    "pictures": set(),
     "config": {"ode"},
     "validation": {"models", "ode"},
     "ode": set(),

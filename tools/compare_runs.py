@@ -7,13 +7,14 @@ evaluations, the lowest loss, the median tokens per second. Needs matplotlib:
 pip install -e '.[plot]'.
 """
 
+import itertools
 import json
 import statistics
 from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli
+from diffeq_former import cli, pictures
 from diffeq_former.errors import UserError
 
 _WORKDIRS = flags.DEFINE_multi_string(
@@ -21,13 +22,9 @@ _WORKDIRS = flags.DEFINE_multi_string(
 )
 _OUTPUT = flags.DEFINE_string("output", None, "A new .png file.", required=True)
 
-_STYLES = ("-o", "--s", ":^", "-.D")  # told apart in grey
-
 
 def main() -> None:
-    output = Path(_OUTPUT.value)
-    if output.suffix != ".png" or output.exists():
-        raise UserError(f"--output={output}: name a .png file that does not exist yet")
+    output = pictures.new_picture(_OUTPUT.value)
     curves = [_curve(Path(workdir)) for workdir in _WORKDIRS.value]
     _draw(curves, output)
     for curve in curves:
@@ -56,22 +53,13 @@ def _curve(workdir: Path) -> dict:
 
 
 def _draw(curves: list[dict], output: Path) -> None:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError("matplotlib is missing: pip install -e '.[plot]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
-    for number, curve in enumerate(curves):
-        style, name = _STYLES[number % len(_STYLES)], Path(curve["workdir"]).name
-        axes.plot(curve["steps"], curve["losses"], style, label=name)
-    axes.set(xlabel="optimizer step", ylabel="validation loss (nats a token)")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(output, dpi=150)
-    pyplot.close(figure)
+    with pictures.drawn(output) as axes:
+        for curve, style in zip(curves, itertools.cycle(pictures.STYLES)):
+            name = Path(curve["workdir"]).name
+            axes.plot(curve["steps"], curve["losses"], style, label=name)
+        axes.set(xlabel="optimizer step", ylabel="validation loss (nats a token)")
+        axes.grid(alpha=0.3)
+        axes.legend()
 
 
 if __name__ == "__main__":

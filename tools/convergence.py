@@ -19,7 +19,7 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli
+from diffeq_former import cli, pictures
 from diffeq_former.errors import UserError
 from diffeq_former.sharding import flags as mesh_flags
 
@@ -34,8 +34,6 @@ _ROWS = flags.DEFINE_integer(
 _OUTPUT = flags.DEFINE_string("output", None, "A new .png file.", required=True)
 flags.adopt_module_key_flags(mesh_flags)
 
-_STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")  # told apart in grey
-
 
 def main() -> None:
     from diffeq_former import compilation_cache
@@ -43,9 +41,7 @@ def main() -> None:
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
-    output = Path(_OUTPUT.value)
-    if output.suffix != ".png" or output.exists():
-        raise UserError(f"--output={output}: name a .png file that does not exist yet")
+    output = pictures.new_picture(_OUTPUT.value)
     counts = _counts(_NUM_STEPS.value)
     own = run_directory.read_config(Path(_WORKDIR.value))
     if own.model.weights == "layer_table":
@@ -104,26 +100,17 @@ def _curves(run, tokens_BL, counts: list[int]) -> list[dict]:
 
 
 def _draw(curves: list[dict], counts: list[int], output: Path) -> None:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError("matplotlib is missing: pip install -e '.[plot]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
-    for style, curve in zip(_STYLES, curves, strict=True):
-        order = curve["measured_order"]
-        label = curve["solver"] + ("" if order is None else f" ({order:.2f})")
-        axes.plot(curve["num_steps"], curve["errors"], style, label=label)
-    axes.set(xlabel="solver steps", ylabel="relative error of the state at the end")
-    axes.set(xscale="log", yscale="log")
-    axes.minorticks_off()
-    axes.set_xticks(counts, labels=counts)
-    axes.grid(alpha=0.3)
-    axes.legend(title="solver (measured order)")
-    figure.savefig(output, dpi=150)
-    pyplot.close(figure)
+    with pictures.drawn(output) as axes:
+        for style, curve in zip(pictures.STYLES, curves, strict=True):
+            order = curve["measured_order"]
+            label = curve["solver"] + ("" if order is None else f" ({order:.2f})")
+            axes.plot(curve["num_steps"], curve["errors"], style, label=label)
+        axes.set(xlabel="solver steps", ylabel="relative error of the state at the end")
+        axes.set(xscale="log", yscale="log")
+        axes.minorticks_off()
+        axes.set_xticks(counts, labels=counts)
+        axes.grid(alpha=0.3)
+        axes.legend(title="solver (measured order)")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ above the file's lowest. Needs matplotlib: pip install -e '.[plot]'.
 """
 
 import json
+from itertools import cycle
 from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli
+from diffeq_former import cli, pictures
 from diffeq_former.errors import UserError
 
 _FIGURES = flags.DEFINE_multi_string(
@@ -24,14 +25,11 @@ _FIGURES = flags.DEFINE_multi_string(
 )
 _OUTPUT = flags.DEFINE_string("output", None, "A new .png file.", required=True)
 
-_STYLES = ("-o", "--s", ":^", "-.D")  # told apart in grey
 _NAMES = ("num_steps", "loss", "perplexity", "flops_per_token")
 
 
 def main() -> None:
-    output = Path(_OUTPUT.value)
-    if output.suffix != ".png" or output.exists():
-        raise UserError(f"--output={output}: name a .png file that does not exist yet")
+    output = pictures.new_picture(_OUTPUT.value)
     curves = {name: _curve(Path(name)) for name in _FIGURES.value}
     _draw(curves, output)
     for name, points in curves.items():
@@ -55,28 +53,16 @@ def _curve(path: Path) -> list[dict]:
 
 
 def _draw(curves: dict[str, list[dict]], output: Path) -> None:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError("matplotlib is missing: pip install -e '.[plot]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(
-        1, 2, sharey=True, figsize=(9.6, 4), layout="constrained"
-    )
-    for number, (name, points) in enumerate(curves.items()):
-        style, label = _STYLES[number % len(_STYLES)], Path(name).stem
-        for axes, x in ((left, "num_steps"), (right, "flops_per_token")):
-            xs, ys = ([p[key] for p in points] for key in (x, "perplexity"))
-            axes.plot(xs, ys, style, label=label)
-    left.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
-    right.set(xlabel="flops a token, forward")
-    for axes in (left, right):
-        axes.grid(alpha=0.3, which="both")
-    left.legend()
-    figure.savefig(output, dpi=150)
-    pyplot.close(figure)
+    with pictures.drawn(output, (9.6, 4), ncols=2, sharey=True) as (left, right):
+        for (name, points), style in zip(curves.items(), cycle(pictures.STYLES)):
+            for axes, x in ((left, "num_steps"), (right, "flops_per_token")):
+                xs, ys = ([p[key] for p in points] for key in (x, "perplexity"))
+                axes.plot(xs, ys, style, label=Path(name).stem)
+        left.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
+        right.set(xlabel="flops a token, forward")
+        for axes in (left, right):
+            axes.grid(alpha=0.3, which="both")
+        left.legend()
 
 
 if __name__ == "__main__":

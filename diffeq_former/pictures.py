@@ -1,0 +1,48 @@
+"""Pictures of figures, drawn by matplotlib, which is imported only for them."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from diffeq_former.errors import UserError
+
+STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")  # of lines, told apart in grey
+
+
+def new_picture(output: str) -> Path:
+    """The path that --output names, before the work on what it will show.
+
+    Raises:
+      UserError: if it is no .png file or exists, or matplotlib is missing.
+    """
+    path = Path(output)
+    if path.suffix != ".png" or path.exists():
+        raise UserError(f"--output={path}: name a .png file that does not exist yet")
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise UserError("matplotlib is missing: pip install -e '.[plot]'") from error
+    matplotlib.use("Agg")
+    return path
+
+
+@contextlib.contextmanager
+def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Iterator:
+    """Gives the axes of a picture, in inches, that is written in the end.
+
+    Args:
+      path: what `new_picture` gave.
+      size: width and height.
+      **subplots: further options of matplotlib's function of that name.
+    """
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=size, layout="constrained", **subplots)
+    try:
+        yield axes
+        aside = path.with_name(f".{path.name}.partial")
+        figure.savefig(aside, dpi=150, format="png")
+        os.replace(aside, path)
+    finally:
+        pyplot.close(figure)
