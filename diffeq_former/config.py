@@ -188,6 +188,11 @@ class Config:
             return self
         return dataclasses.replace(self, model=self.model.at_depth(num_layers))
 
+    @property
+    def deepest(self) -> "Config":
+        """Of the costliest steps of training, which the memory must hold."""
+        return self.at_depth(max(self.depths))
+
 
 def default_config() -> ConfigDict:
     """All fields with their defaults, locked: unknown keys are refused."""

@@ -85,12 +85,12 @@ def axis_sizes(c: MeshConfig, num_devices: int) -> Sizes:
 
 
 def make_plan(config: Config, sizes: Sizes, device: Device) -> Plan:
-    """In closed form, for rows as long as the model allows.
+    """In closed form, for the deepest steps, and rows as long as the model allows.
 
     Raises:
       UserError: if an axis of the mesh does not divide what it is to cut.
     """
-    seq_len = config.model.max_len
+    config, seq_len = config.deepest, config.model.max_len
     needed = needed_memory(config, sizes, device.hardware, seq_len)
     tokens = config.training.batch_size * seq_len / math.prod(sizes.values())
     return Plan(
@@ -109,6 +109,7 @@ def needed_memory(
     config: Config, sizes: Sizes, hardware: Hardware, seq_len: int
 ) -> Memory:
     """Of a step on one device, for rows of that length; raises as `make_plan`."""
+    config = config.deepest
     check_fits(config, shapes.abstract_mesh(sizes), seq_len)
     fused = _is_fused(config, sizes, hardware, seq_len)
     parameters, optimizer = state_bytes(config, sizes)
