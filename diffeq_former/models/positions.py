@@ -8,11 +8,15 @@ import jax.numpy as jnp
 
 
 def rotate(x_BLNH: jax.Array, positions_BL: jax.Array, base: float) -> jax.Array:
-    """Rotates the pairs (x[i], x[i + H/2]) by position * base^(-2i/H), in float32."""
+    """Rotates the pairs (x[i], x[i + H/2]) by position * base^(-2i/H).
+
+    In float32, or in float64 what comes in it.
+    """
     half = x_BLNH.shape[-1] // 2
     frequencies_h = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles_BLh = positions_BL[..., None].astype(jnp.float32) * frequencies_h[None, None]
     cos, sin = jnp.cos(angles_BLh)[:, :, None], jnp.sin(angles_BLh)[:, :, None]
-    first, second = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
+    exact_BLNH = x_BLNH.astype(jnp.promote_types(x_BLNH.dtype, jnp.float32))
+    first, second = jnp.split(exact_BLNH, 2, axis=-1)
     rotated = (first * cos - second * sin, second * cos + first * sin)
     return jnp.concatenate(rotated, axis=-1).astype(x_BLNH.dtype)
