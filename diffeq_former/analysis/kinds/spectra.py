@@ -119,7 +119,11 @@ def _draw_heads(found: dict, path: Path) -> None:
     with pictures.drawn(path, (5 * len(found), 9), **shape) as grid:
         for column, figures in zip(grid.T, found.values(), strict=True):
             for axes, (name, key) in zip(column, rows, strict=True):
-                what = "share of real parts > 0" if key == rows[0][1] else "largest |.|"
+                what = (
+                    "share of real parts > 0"
+                    if key == rows[0][1]
+                    else "largest |eigenvalue|"
+                )
                 bounds = (0, 1) if key == rows[0][1] else (0, None)
                 image = axes.imshow(
                     figures[name][key].T,
