@@ -88,6 +88,7 @@ def test_without_it_there_is_none_and_nothing_waits(config, dataset, tmp_path):
             pass
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_leaves_its_part_and_the_next_the_rest(
     config, dataset, tmp_path, capsys
 ):
@@ -115,6 +116,7 @@ def test_a_run_that_fails_leaves_its_part(config, dataset, tmp_path):
     assert traced_steps(folder) == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_back_records_anew(tmp_path):
     """Two whole traces, the first of what was recorded until then."""
     said = []
