@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mesh_of, params_of, tokens_of
+from cases import in_two_lots, mesh_of, params_of, tokens_of
 from runs import TINY
 from safetensors.numpy import load_file, save_file
 
@@ -69,7 +69,7 @@ def near(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
 
 
-@pytest.mark.parametrize("block", ["gpt", "llama"])
+@pytest.mark.parametrize("block", in_two_lots(["gpt", "llama"], "llama".__eq__))
 def test_merged_runs_compute_the_same(tuned, block, tmp_path):
     config = merge_run(tuned[block], None, tmp_path / "merged", mesh_of(8, fsdp=4))
     assert config.model == adapted(block).without_adapters()

@@ -1,18 +1,20 @@
 """Adapters add A B alpha / r to the kernels, and nothing at first."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
 import pytest
-from cases import TINY, params_of, shapes_of, tokens_of
+from cases import TINY, in_two_lots, params_of, shapes_of, tokens_of
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
+from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.validate import validate_adapters, validate_model
+from diffeq_former.models.weight_sources import SOURCES
 
-BLOCKS = ("gpt", "llama")
 ADAPTED = ("lora_a", "lora_b")
 
 
@@ -49,13 +51,18 @@ def with_kernels_moved(config: ModelConfig, params: dict) -> dict:
     return params | {"weights": weights}
 
 
+@functools.cache
+def compiled(config: ModelConfig, train: bool):
+    return jax.jit(Transformer(config, train=train).apply)
+
+
 def logits_of(config: ModelConfig, params: dict, train=False, key=0):
-    apply = jax.jit(Transformer(config, train=train).apply)
     rngs = {"dropout": jax.random.key(key)}
+    apply = compiled(config, train)
     return apply({"params": params}, tokens_of(config), rngs=rngs)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", in_two_lots(BLOCKS, "gpt".__eq__))
 def test_logits_are_those_of_moved_kernels(block):
     config = config_of(block)
     params = params_of(config)
@@ -92,10 +99,10 @@ def test_dropout_is_drawn_in_training_only():
 def test_how_they_start():
     """A as PEFT draws it, uniform within 1 / sqrt(inputs); B zero."""
     config = config_of("gpt", d_model=64, d_ff=100)
-    params = Transformer(config).init(jax.random.key(0), tokens_of(config))["params"]
+    source = SOURCES["layer_table"](config, BLOCKS[config.block].units(config))
+    weights, _ = source.init_with_output(jax.random.key(0))
     for name, inputs in (("qkv", 64), ("attention_out", 64), ("ff_out", 100)):
-        unit = params["weights"][name]
-        a, b = (np.asarray(unit[key].unbox()) for key in ADAPTED)
+        a, b = (np.asarray(weights[name][key]) for key in ADAPTED)
         assert not b.any()
         bound = inputs**-0.5
         assert 0.9 * bound < np.abs(a).max() <= bound

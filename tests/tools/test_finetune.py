@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from cases import mesh_of
+from cases import in_two_lots, mesh_of
 from runs import Command
 
 from diffeq_former.config import Config, FinetuneConfig, ModelConfig, TrainingConfig
@@ -81,6 +81,7 @@ def test_it_is_used_like_any_run(tool, tuned, trained):
     assert result.stdout.startswith("the")
 
 
+@pytest.mark.slow
 def test_merged_it_has_the_same_loss(tool, tuned, tmp_path):
     workdir, figures = tuned
     output = tmp_path / "merged"
@@ -119,20 +120,18 @@ def test_what_the_tools_refuse(refused, tuned, trained, tmp_path):
     assert line.startswith(f"output {tmp_path}/mine exists")
 
 
-@pytest.mark.parametrize(
-    "flag, words",
-    [
-        (
-            "--config.finetune.num_steps=-1",
-            "config.finetune.num_steps: expected 0 (the",
-        ),
-        ("--config.finetune.base=", "config.finetune.num_steps: 5 is for a run that "),
-        ("--config.finetune.base=/none", "/none is no run: it has no config.json"),
-        ("--config.model.block=llama", "config.model.block: 'llama' is not what the"),
-        ("--config.model.lora_targets=gate", "config.model.lora_targets: 'gate' is no"),
-    ],
-)
-def test_wrong_wishes_are_one_line_and_leave_nothing(command, tmp_path, flag, words):
+WRONG = [
+    ("--config.finetune.num_steps=-1", "config.finetune.num_steps: expected 0"),
+    ("--config.finetune.base=", "config.finetune.num_steps: 5 is for a run that "),
+    ("--config.finetune.base=/none", "/none is no run: it has no config.json"),
+    ("--config.model.block=llama", "config.model.block: 'llama' is not what the"),
+    ("--config.model.lora_targets=gate", "config.model.lora_targets: 'gate' is no"),
+]
+
+
+@pytest.mark.parametrize("case", in_two_lots(WRONG, WRONG[3].__eq__))
+def test_wrong_wishes_are_one_line_and_leave_nothing(command, tmp_path, case):
+    flag, words = case
     result = command.run(tmp_path / "run", flag)
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
     [line] = result.stderr.splitlines()

@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from cases import EVERY_MESH, TINY, mesh_of, params_of
+from cases import EVERY_MESH, TINY, in_two_lots, mesh_of, params_of
 
 from diffeq_former.config import (
     Config,
@@ -63,7 +63,7 @@ def is_changed(path, embeddings: bool) -> bool:
     return last in ("lora_a", "lora_b") or (embeddings and first != "weights")
 
 
-@pytest.mark.parametrize("embeddings", [False, True])
+@pytest.mark.parametrize("embeddings", in_two_lots([False, True], True.__eq__))
 def test_only_what_is_trained_changes(embeddings):
     block = "llama" if embeddings else "gpt"
     config = config_of(embeddings, at_once=2, block=block, lora_dropout=0.1)
@@ -93,8 +93,12 @@ def gradients_of(config: Config, params: dict, M: int) -> dict:
     return loss_and_gradients(config, params, batch, jax.random.key(0))[1]
 
 
-@pytest.mark.parametrize("block, M", [("gpt", 1), ("llama", 2)])
-def test_gradients_are_those_of_the_merged_table(block, M):
+GRADIENTS = [("gpt", 1), ("llama", 2)]
+
+
+@pytest.mark.parametrize("case", in_two_lots(GRADIENTS, ("llama", 2).__eq__))
+def test_gradients_are_those_of_the_merged_table(case):
+    block, M = case
     config = config_of(block=block, train_embeddings=block == "gpt")
     merged = dataclasses.replace(config, model=config.model.without_adapters())
     params = params_of(config.model)
@@ -136,7 +140,10 @@ def test_what_is_frozen_is_not_copied():
     assert not re.findall(rf"= {re.escape(kernel)}\S* copy\(", text)
 
 
-@pytest.mark.parametrize("mesh", ["data-fsdp-tensor", "fsdp-sequence-tensor"])
+MESHES = ["data-fsdp-tensor", "fsdp-sequence-tensor"]
+
+
+@pytest.mark.parametrize("mesh", in_two_lots(MESHES, MESHES[0].__eq__))
 def test_a_step_on_a_mesh_equals_that_of_one_device(mesh):
     at_once = 1 if mesh == "data-fsdp-tensor" else 0
     axes = EVERY_MESH[mesh]
