@@ -20,6 +20,7 @@ REQUIREMENTS = [
     "orbax-checkpoint>=0.12,<0.13",
     "psutil>=5.9,<8",
     "pyarrow>=18,<27",
+    "safetensors>=0.5,<0.9",
     "sentencepiece>=0.2,<0.3",
     "tensorboardX>=2.6,<3",
     "tensorflow-datasets>=4.9.10,<5",
@@ -33,7 +34,7 @@ EXTRAS = {
     "cuda13": ["jax[cuda13]"],
     "cuda12": ["jax[cuda12]"],
     "tpu": ["jax[tpu]"],
-    "hf": ["safetensors>=0.4", "torch>=2.6", "transformers>=5,<6"],
+    "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
     "test": [
         *PLOT,

@@ -54,6 +54,11 @@ class ModelConfig:
     remat: str = "none"  # a name in models/remat.py: none | full | dots | save_...
     document_masking: bool = False  # no attention across end-of-text tokens
     end_of_text: int = -1  # its token id; filled in from the dataset
+    # Adapters of low rank on linear maps of a layer_table, see models/lora.py.
+    lora_rank: int = 0  # 0: none
+    lora_alpha: float = 16.0  # what they add is times alpha / rank
+    lora_dropout: float = 0.0  # on what they see
+    lora_targets: str = ""  # names of linear maps, as qkv,ff_in; empty: all of them
 
     @property
     def head_dim(self) -> int:
@@ -91,6 +96,11 @@ class ModelConfig:
             self, generate_weights="tabulated", remat="none", attention_dropout=0.0
         )
 
+    def without_adapters(self) -> "ModelConfig":
+        plain = {f.name: f.default for f in dataclasses.fields(self)}
+        names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
+        return dataclasses.replace(self, **{name: plain[name] for name in names})
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -123,6 +133,7 @@ class OptimizerConfig:
     norm_multiplier: float = 1.0  # of norms, at all times and at the end
     embedding_multiplier: float = 1.0  # of tokens and positions
     head_multiplier: float = 1.0  # of the untied head (llama)
+    lora_multiplier: float = 1.0  # of adapters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +178,15 @@ class ProfileConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+    """What a run starts from, see finetuning/base.py."""
+
+    base: str = ""  # folder of a run, of which the latest checkpoint counts; "": none
+    num_steps: int = 0  # of the solver, which become layers; 0: the model stays its own
+    train_embeddings: bool = False  # with adapters, also both ends of depth
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     seed: int = 0  # of the parameters, the order of the data and the dropout
     model: ModelConfig = ModelConfig()
@@ -175,6 +195,7 @@ class Config:
     training: TrainingConfig = TrainingConfig()
     mesh: MeshConfig = MeshConfig()
     profile: ProfileConfig = ProfileConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
 
     @property
     def depths(self) -> tuple[int, ...]:

@@ -131,6 +131,16 @@ REFUSALS = [
         {"training.depth_steps": "6,12", "model.weights": "layer_table"},
         "depth_steps: 6,12 are other depths than the one that a layer_table has",
     ),
+    ({"finetune.num_steps": -1}, "num_steps: expected 0 (the model stays as it is) or"),
+    (
+        {"finetune.num_steps": 9},
+        "9 is for a run that starts from another; name that",
+    ),
+    ({"model.lora_rank": 8}, "config.model.lora_rank: 8 is for a run that starts from"),
+    (
+        {"finetune.base": "runs/x", "finetune.train_embeddings": True},
+        "config.finetune.train_embeddings: without adapters all is trained; set it to",
+    ),
     (
         {"training.per_device_batch_size": -1},
         "per_device_batch_size: expected 0 (all) or more, got -1",

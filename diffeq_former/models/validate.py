@@ -4,6 +4,7 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError, require, require_member
 from diffeq_former.models.attention_kernels import IMPLEMENTATIONS
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.lora import linear_names, unknown_targets
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.solvers import SOLVERS
@@ -33,9 +34,11 @@ def validate_model(c: ModelConfig) -> None:
     for field in ("num_kv_heads", "d_ff", "horizon"):
         value = getattr(c, field)
         require(value >= 0, f"model.{field}", "0 (derived) or more", value)
-    for field in ("dropout", "attention_dropout"):
+    for field in ("dropout", "attention_dropout", "lora_dropout"):
         value = getattr(c, field)
         require(0 <= value < 1, f"model.{field}", "in [0, 1)", value)
+    require(c.lora_rank >= 0, "model.lora_rank", "0 (none) or more", c.lora_rank)
+    require(c.lora_alpha > 0, "model.lora_alpha", "above 0", c.lora_alpha)
     _validate_heads(c)
     _validate_combination(c)
 
@@ -79,4 +82,22 @@ def _validate_combination(c: ModelConfig) -> None:
         raise UserError(
             f"config.model.remat: {c.remat} saves weights that a step generates; set "
             "model.generate_weights to per_step, or another remat"
+        )
+
+
+def validate_adapters(c: ModelConfig) -> None:
+    """The same of adapters, for a model that is complete."""
+    if not c.lora_rank:
+        return
+    if c.weights != "layer_table":
+        raise UserError(
+            "config.model.lora_rank: adapters belong to the layers of a layer_table,"
+            f" got model.weights {c.weights}; use finetune.base, which cuts a run into"
+            " layers, or 0"
+        )
+    units = BLOCKS[c.block].units(c)
+    if unknown := unknown_targets(c, units):
+        raise UserError(
+            f"config.model.lora_targets: {unknown[0]!r} is no linear map of the"
+            f" {c.block} block, which has {', '.join(linear_names(units))}"
         )

@@ -148,6 +148,11 @@ def read_config(workdir: Path) -> Config:
     return configs.resolve(_read_json(path))
 
 
+def tokenizer_fingerprint(workdir: Path) -> str:
+    """That of the tokenizer that the run was trained with."""
+    return _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
+
+
 def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     """Loads a trained model for use, here: parameters only, attention as it can be had.
 
@@ -164,8 +169,7 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     workdir = Path(workdir)
     config = read_config(workdir)
     tokenizer = tokenizers.load_saved(workdir / TOKENIZER)
-    expected = _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
-    if tokenizer.fingerprint != expected:
+    if tokenizer.fingerprint != tokenizer_fingerprint(workdir):
         raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
     check_model_fits(config.model, mesh)
     abstract = state.abstract(config, mesh).params

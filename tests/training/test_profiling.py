@@ -17,7 +17,8 @@ from runs import tiny_config
 from diffeq_former.cli import STOPPED
 from diffeq_former.config import Config, ProfileConfig, TrainingConfig
 from diffeq_former.sharding.mesh import batch_sharding, layout
-from diffeq_former.training import loop, run_directory, state
+from diffeq_former.training import run_directory, state
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.step import make_train_step
@@ -43,7 +44,7 @@ def recording(config, **profile):
 
 
 def judges(evaluate=lambda params, should_stop: {"loss": 1.0}):
-    return loop.Judges(evaluate=evaluate, sample=None)
+    return Judges(evaluate=evaluate, sample=None)
 
 
 def traces(workdir) -> list:
