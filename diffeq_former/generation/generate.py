@@ -50,7 +50,8 @@ class Generator:
         draft: Draft | None = None,
     ):
         self.max_len, self._shares = config.max_len, num_row_shares(mesh)
-        self.num_drafted = self.num_accepted = 0  # tokens, of all calls
+        # Tokens, of all calls.
+        self.num_new = self.num_drafted = self.num_accepted = 0
         configs = (config, draft.config(config)) if draft else (config,)
         models = tuple(map(CachedModel, configs))
         caches = NamedSharding(mesh, PartitionSpec(None, ROWS, None, TENSOR))
@@ -159,6 +160,7 @@ class Generator:
             )
             self._count(np.asarray(counts_RB), new_RBW.shape[-1])
             batch.take(rows, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch)
+        self.num_new += sum(len(row.new) for row in rows)
 
     def _count(self, counts_RB: np.ndarray, W: int) -> None:
         rounds = np.count_nonzero(counts_RB)

@@ -42,8 +42,11 @@ class Draft:
                 f"draft_steps: expected 1 to {c.num_layers}, the model's own number of "
                 f"steps, got {self.num_steps}"
             )
-        if self.num_tokens < 1:
-            raise UserError(f"draft_tokens: expected 1 or more, got {self.num_tokens}")
+        if not 1 <= self.num_tokens < c.max_len:
+            raise UserError(
+                f"draft_tokens: expected 1 to {c.max_len - 1}, for a model whose "
+                f"max_len is {c.max_len}, got {self.num_tokens}"
+            )
         return c.at_depth(self.num_steps)
 
 

@@ -1,0 +1,98 @@
+"""The queue: what goes together, what waits, and what happens at the end."""
+
+import threading
+
+import pytest
+from cases import params_of
+from conftest import MODEL  # of this folder
+
+from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.generation.sampling import Sampling
+from diffeq_former.serving.engine import MOST_WAITING, Engine
+from diffeq_former.serving.protocol import Completion, RequestError
+
+
+def completion(n=1, temperature=1.0, max_tokens=4):
+    sampling = Sampling(temperature)
+    return Completion(
+        [[97]], n, max_tokens, sampling, 1, [], echo=False, stream=False,
+        include_usage=False,
+    )  # fmt: skip
+
+
+class Paused:
+    """A generator that waits before each batch until it is told to go on."""
+
+    def __init__(self, generator):
+        self._generator, self.sizes = generator, []
+        self.started, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.tabulate, self.check = generator.tabulate, generator.check
+
+    def run(self, weights, rows, eot, watch):
+        self.sizes.append(len(rows))
+        self.started.release()
+        assert self.go_on.acquire(timeout=60)
+        self._generator.run(weights, rows, eot, watch)
+
+
+@pytest.fixture
+def paused(served):
+    return Paused(served.generator)
+
+
+@pytest.fixture
+def engine(paused):
+    engine = Engine(paused, params_of(MODEL), ByteTokenizer())
+    yield engine
+    paused.go_on.release(1000)
+    engine.close()
+
+
+def finished(job):
+    return sum(piece.finish_reason is not None for piece in job.pieces())
+
+
+def test_requests_of_one_kind_go_together(engine, paused):
+    first = engine.submit(completion())
+    assert paused.started.acquire(timeout=60)
+    samplings = (0.5, 0.0, 0.7)  # the second takes the most likely token
+    jobs = [engine.submit(completion(2, t)) for t in samplings]
+    jobs.append(engine.submit(completion(63, 0.9)))  # has no room beside the others
+    paused.go_on.release(10)
+    assert [finished(job) for job in (first, *jobs)] == [1, 2, 2, 2, 63]
+    assert paused.sizes == [1, 4, 2, 63]
+
+
+def test_more_than_so_many_do_not_wait(engine, paused):
+    engine.submit(completion())
+    assert paused.started.acquire(timeout=60)
+    for _ in range(MOST_WAITING):
+        engine.submit(completion())
+    with pytest.raises(RequestError, match="too many requests wait") as raised:
+        engine.submit(completion())
+    assert raised.value.status == 429
+
+
+def test_what_is_given_up_is_not_continued(engine, paused, served):
+    before = served.generator.num_new
+    with engine.submit(completion(max_tokens=500)):
+        assert paused.started.acquire(timeout=60)
+    paused.go_on.release(10)
+    assert finished(engine.submit(completion())) == 1
+    assert served.generator.num_new - before < 100
+
+
+def test_at_the_end_what_is_under_way_is_finished(engine, paused):
+    running = engine.submit(completion(2))
+    assert paused.started.acquire(timeout=60)
+    waiting = engine.submit(completion())
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    with pytest.raises(RequestError, match="about to end") as raised:
+        finished(waiting)
+    assert raised.value.status == 503
+    paused.go_on.release()
+    assert finished(running) == 2
+    closing.join()
+    with pytest.raises(RequestError, match="about to end"):
+        engine.submit(completion())
