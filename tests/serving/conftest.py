@@ -25,27 +25,27 @@ class Served(NamedTuple):
     url: str
     engine: Engine
     generator: Generator
+    params: dict
 
     def texts(self, prompts, **options):
         """What a text continues with, without a server."""
         options = {"max_new_tokens": 16} | options
         texts = continue_texts(
-            self.generator, ByteTokenizer(), params_of(MODEL), prompts, **options
+            self.generator, ByteTokenizer(), self.params, prompts, **options
         )
         return [t.removeprefix(p) for t, p in zip(texts, prompts, strict=True)]
 
 
 @pytest.fixture(scope="session")
 def served():
-    tokenizer, generator = (
-        ByteTokenizer(),
-        Generator(MODEL, mesh_of(), ByteTokenizer.vocab_size),
-    )
-    engine = Engine(generator, params_of(MODEL), tokenizer)
+    tokenizer, params = ByteTokenizer(), params_of(MODEL)
+    generator = Generator(MODEL, mesh_of(), tokenizer.vocab_size)
+    engine = Engine(generator, params, tokenizer)
     server = Server("127.0.0.1", 0, NAME, engine, tokenizer)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield Served(f"http://127.0.0.1:{server.server_address[1]}", engine, generator)
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    yield Served(url, engine, generator, params)
     server.shutdown()
     thread.join()
     server.close()

@@ -3,8 +3,6 @@
 import threading
 
 import pytest
-from cases import params_of
-from conftest import MODEL  # of this folder
 
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.generation.sampling import Sampling
@@ -41,8 +39,8 @@ def paused(served):
 
 
 @pytest.fixture
-def engine(paused):
-    engine = Engine(paused, params_of(MODEL), ByteTokenizer())
+def engine(paused, served):
+    engine = Engine(paused, served.params, ByteTokenizer())
     yield engine
     paused.go_on.release(1000)
     engine.close()
