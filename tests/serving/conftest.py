@@ -62,7 +62,7 @@ def ask(served):
             served.url + path, body, headers or {}, method=method
         )
         try:
-            with urllib.request.urlopen(asked, timeout=60) as response:
+            with urllib.request.urlopen(asked, timeout=600) as response:
                 return response.status, _read(response)
         except urllib.error.HTTPError as error:
             with error:

@@ -6,6 +6,7 @@ import pytest
 
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.generation.sampling import Sampling
+from diffeq_former.serving import engine as engines
 from diffeq_former.serving.engine import MOST_WAITING, Engine
 from diffeq_former.serving.protocol import Completion, RequestError
 
@@ -29,7 +30,7 @@ class Paused:
     def run(self, weights, rows, eot, watch):
         self.sizes.append(len(rows))
         self.started.release()
-        assert self.go_on.acquire(timeout=60)
+        assert self.go_on.acquire(timeout=600)
         self._generator.run(weights, rows, eot, watch)
 
 
@@ -50,20 +51,21 @@ def finished(job):
     return sum(piece.finish_reason is not None for piece in job.pieces())
 
 
-def test_requests_of_one_kind_go_together(engine, paused):
+def test_requests_of_one_kind_go_together(engine, paused, monkeypatch):
+    monkeypatch.setattr(engines, "MOST_CHOICES", 5)
     first = engine.submit(completion())
-    assert paused.started.acquire(timeout=60)
-    samplings = (0.5, 0.0, 0.7)  # the second takes the most likely token
-    jobs = [engine.submit(completion(2, t)) for t in samplings]
-    jobs.append(engine.submit(completion(63, 0.9)))  # has no room beside the others
+    assert paused.started.acquire(timeout=600)
+    # The second takes the most likely token; the last has no room beside the others.
+    asked = [completion(2, 0.5), completion(3, 0.0), completion(2, 0.7), completion(3)]
+    jobs = [engine.submit(c) for c in asked]
     paused.go_on.release(10)
-    assert [finished(job) for job in (first, *jobs)] == [1, 2, 2, 2, 63]
-    assert paused.sizes == [1, 4, 2, 63]
+    assert [finished(job) for job in (first, *jobs)] == [1, 2, 3, 2, 3]
+    assert paused.sizes == [1, 4, 3, 3]
 
 
 def test_more_than_so_many_do_not_wait(engine, paused):
     engine.submit(completion())
-    assert paused.started.acquire(timeout=60)
+    assert paused.started.acquire(timeout=600)
     for _ in range(MOST_WAITING):
         engine.submit(completion())
     with pytest.raises(RequestError, match="too many requests wait") as raised:
@@ -74,15 +76,15 @@ def test_more_than_so_many_do_not_wait(engine, paused):
 def test_what_is_given_up_is_not_continued(engine, paused, served):
     before = served.generator.num_new
     with engine.submit(completion(max_tokens=500)):
-        assert paused.started.acquire(timeout=60)
+        assert paused.started.acquire(timeout=600)
     paused.go_on.release(10)
     assert finished(engine.submit(completion())) == 1
     assert served.generator.num_new - before < 100
 
 
 def test_at_the_end_what_is_under_way_is_finished(engine, paused):
-    running = engine.submit(completion(2))
-    assert paused.started.acquire(timeout=60)
+    running = engine.submit(completion(3))
+    assert paused.started.acquire(timeout=600)
     waiting = engine.submit(completion())
     closing = threading.Thread(target=engine.close)
     closing.start()
@@ -90,7 +92,7 @@ def test_at_the_end_what_is_under_way_is_finished(engine, paused):
         finished(waiting)
     assert raised.value.status == 503
     paused.go_on.release()
-    assert finished(running) == 2
+    assert finished(running) == 3
     closing.join()
     with pytest.raises(RequestError, match="about to end"):
         engine.submit(completion())

@@ -17,12 +17,12 @@ def client(served):
 
 def test_texts(served, client):
     answer = client.completions.create(
-        **OPTIONS, n=2, max_tokens=12, temperature=0.8, top_p=0.9, stop=["no such"]
+        **OPTIONS, n=3, max_tokens=12, temperature=0.8, top_p=0.9, stop=["no such"]
     )
     sampling = {"temperature": 0.8, "top_p": 0.9, "max_new_tokens": 12}
-    expected = [served.texts(["The list"], seed=s, **sampling)[0] for s in (3, 4)]
+    expected = [served.texts(["The list"], seed=s, **sampling)[0] for s in (3, 4, 5)]
     assert [choice.text for choice in answer.choices] == expected
-    assert answer.usage.completion_tokens == 24 and answer.model == "tiny"
+    assert answer.usage.completion_tokens == 36 and answer.model == "tiny"
 
 
 def test_streams(client):

@@ -42,8 +42,8 @@ def test_several_prompts_and_choices(served, complete):
 
 def test_token_ids_are_prompts(complete):
     ids = list(PROMPT.encode())
-    _, answer = complete(prompt=[ids, [97]], **GREEDY)
-    _, as_texts = complete(prompt=[PROMPT, "a"], **GREEDY)
+    _, answer = complete(prompt=[ids, [97], [98]], **GREEDY)
+    _, as_texts = complete(prompt=[PROMPT, "a", "b"], **GREEDY)
     assert choices(answer) == choices(as_texts)
     _, answer = complete(prompt=ids, **GREEDY)
     assert choices(answer) == choices(as_texts)[:1]
@@ -68,7 +68,7 @@ def test_echo_puts_the_prompt_before(served, complete):
 
 
 def test_a_stream_is_the_same_text(complete):
-    fields = {"prompt": ["ab", "c"], "max_tokens": 20, "seed": 4}
+    fields = {"prompt": ["ab", "c", ""], "max_tokens": 20, "seed": 4}
     _, answer = complete(**fields)
     options = {"stream": True, "stream_options": {"include_usage": True}}
     status, [*events, last, done] = complete(**fields, **options)
@@ -94,9 +94,9 @@ def test_requests_at_one_time(served, complete):
     """Each gets what it would get alone, whatever goes with it."""
     fields = [
         {"prompt": "ab" * i, "temperature": i % 3 / 2, "seed": i, "max_tokens": 3 + i}
-        for i in range(12)
+        for i in range(4)
     ]
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda f: complete(**f), fields))
     for field, (status, answer) in zip(fields, answers, strict=True):
         options = {"temperature": field["temperature"], "seed": field["seed"]}
@@ -216,7 +216,7 @@ def test_wrong_http(served, request_lines, status):
 
 def connected(served):
     host, port = served.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=60)
+    return socket.create_connection((host, int(port)), timeout=600)
 
 
 def test_a_client_that_leaves_frees_the_worker(served, complete):

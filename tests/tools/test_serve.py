@@ -42,7 +42,7 @@ def serving(folder, *flags):
 def post(ready, **fields):
     url = f"http://{ready['host']}:{ready['port']}/v1/completions"
     body = json.dumps(fields).encode()
-    with urllib.request.urlopen(url, body, timeout=60) as response:
+    with urllib.request.urlopen(url, body, timeout=600) as response:
         return json.load(response)
 
 
@@ -55,7 +55,7 @@ def test_serves_until_a_signal_comes(trained, tmp_path, number):
         assert ready["host"] == "127.0.0.1" and ready["model"] == "run"
         answer = post(ready, model="run", prompt="a mat", temperature=0, max_tokens=8)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     assert (process.returncode, out, err) == (0, "", "")
     run = trained.run
     continue_texts = make_continue(run.config.model, mesh_of(8), run.tokenizer)
