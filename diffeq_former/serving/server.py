@@ -69,19 +69,19 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = _PATIENCE
     server_version = "diffeq_former"
+    default_request_version = "HTTP/1.1"  # so that even nonsense gets a status line
 
     def _dispatch(self) -> None:
         methods = _ROUTES.get(self.path.partition("?")[0])
         try:
+            if methods and self.command in methods:
+                return methods[self.command](self)
+            self._discard_body()
             if methods is None:
                 raise RequestError(f"there is no {self.path}", None, 404)
-            if self.command not in methods:
-                allowed = ", ".join(methods)
-                self._discard_body()
-                failure = RequestError(f"the method is {allowed}", None, 405)
-                self._send(405, protocol.error(failure), {"Allow": allowed})
-                return
-            methods[self.command](self)
+            allowed = ", ".join(methods)
+            failure = RequestError(f"the method is {allowed}", None, 405)
+            self._send(405, protocol.error(failure), {"Allow": allowed})
         except RequestError as failure:
             self._send(failure.status, protocol.error(failure))
 

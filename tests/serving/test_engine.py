@@ -23,7 +23,7 @@ class Paused:
     """A generator that waits before each batch until it is told to go on."""
 
     def __init__(self, generator):
-        self._generator, self.sizes = generator, []
+        self._generator, self.sizes, self.abandoned = generator, [], False
         self.started, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
         self.tabulate, self.check = generator.tabulate, generator.check
 
@@ -31,7 +31,8 @@ class Paused:
         self.sizes.append(len(rows))
         self.started.release()
         assert self.go_on.acquire(timeout=600)
-        self._generator.run(weights, rows, eot, watch)
+        if not self.abandoned:
+            self._generator.run(weights, rows, eot, watch)
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def paused(served):
 def engine(paused, served):
     engine = Engine(paused, served.params, ByteTokenizer())
     yield engine
+    paused.abandoned = True
     paused.go_on.release(1000)
     engine.close()
 
