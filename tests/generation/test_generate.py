@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, name, params_of
+from cases import TINY, in_two_lots, mesh_of, name, params_of
 
 from diffeq_former.config import Config
 from diffeq_former.errors import UserError
@@ -56,7 +56,9 @@ def reference(config, params, prompt, num_new, eot=EOT):
     return tokens[1 + len(prompt) :]
 
 
-@pytest.mark.parametrize("config", VARIETY, ids=name)
+@pytest.mark.parametrize(
+    "config", in_two_lots(VARIETY, lambda c: c.solver in ("rk4", "euler")), ids=name
+)
 def test_greedy_equals_the_full_forward_pass(config):
     params, num_new = params_of(config), 7
     ours = Generator(config, mesh_of()).generate(

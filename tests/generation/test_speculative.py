@@ -21,16 +21,23 @@ PROMPTS = [[5, 6, 7], [], [8, 9, 10, 11, 12, 13, 14, 15, 16], [4]]
 CONFIG = dataclasses.replace(TINY, num_layers=4, max_len=24, vocab_size=20)
 SAMPLED = {"temperature": 1.5, "top_k": 12, "top_p": 0.95}
 VARIETY = [
-    (CONFIG, Draft(1, 3)),
-    (
-        dataclasses.replace(CONFIG, block="llama", weights="shared", solver="heun"),
-        Draft(1, 1),
+    pytest.param(CONFIG, Draft(1, 3), id="gpt-hypernetwork-euler"),
+    *(
+        pytest.param(
+            dataclasses.replace(CONFIG, block=block, weights="shared", solver=solver),
+            draft,
+            id=f"{block}-shared-{solver}",
+            marks=pytest.mark.slow,
+        )
+        for block, solver, draft in (
+            ("llama", "heun", Draft(1, 1)),
+            ("gpt", "strang", Draft(3, 6)),
+        )
     ),
-    (dataclasses.replace(CONFIG, weights="shared", solver="strang"), Draft(3, 6)),
 ]
 
 
-@pytest.mark.parametrize("config, draft", VARIETY, ids=lambda x: getattr(x, "block", x))
+@pytest.mark.parametrize(("config", "draft"), VARIETY)
 def test_greedy_text_is_the_same(config, draft):
     """Up to the model's whole length, where what is drafted goes beyond it."""
     params, prompts = params_of(config), PROMPTS
@@ -49,6 +56,7 @@ def generator():
     return Generator(CONFIG, mesh_of(), draft=Draft(2, 3))
 
 
+@pytest.mark.slow
 def test_a_row_does_not_depend_on_its_batch(generator):
     options = {"max_new_tokens": 15, "eot": EOT, **SAMPLED}
     together = generator.generate(params_of(CONFIG), PROMPTS, seed=7, **options)
@@ -72,8 +80,12 @@ def test_a_draft_of_full_depth_is_accepted_whole():
 FEW = dataclasses.replace(CONFIG, vocab_size=6, max_len=8)
 DRAWS, PROMPT, END = 4000, [1, 2], 5
 KINDS = [
-    {},
-    {"temperature": 0.7, "top_k": 4, "top_p": 0.9},
+    pytest.param({}, id="all"),
+    pytest.param(
+        {"temperature": 0.7, "top_k": 4, "top_p": 0.9},
+        id="narrowed",
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
@@ -116,7 +128,7 @@ def drawn(draft, num_new, **sampling):
     return rows, generator
 
 
-@pytest.mark.parametrize("sampling", KINDS, ids=["all", "narrowed"])
+@pytest.mark.parametrize("sampling", KINDS)
 def test_draws_have_the_distribution_of_the_full_model(sampling):
     """All texts of three tokens, by a chi-square test; a round adds one to three."""
     rows, generator = drawn(Draft(1, 2), 3, **sampling)
@@ -137,6 +149,7 @@ def test_draws_have_the_distribution_of_the_full_model(sampling):
     assert scipy.stats.chisquare(counts, expected).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_acceptance_is_what_the_distributions_have_in_common():
     """Of the first token: the sum of min(p, q) (Leviathan et al., theorem 3.5)."""
     _, generator = drawn(Draft(1, 1), 1)

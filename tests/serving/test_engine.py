@@ -53,6 +53,7 @@ def finished(job):
     return sum(piece.finish_reason is not None for piece in job.pieces())
 
 
+@pytest.mark.slow
 def test_requests_of_one_kind_go_together(engine, paused, monkeypatch):
     monkeypatch.setattr(engines, "MOST_CHOICES", 5)
     first = engine.submit(completion())

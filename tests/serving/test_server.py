@@ -28,6 +28,7 @@ def test_a_text(served, complete):
     }
 
 
+@pytest.mark.slow
 def test_several_prompts_and_choices(served, complete):
     """Choice number i, of all of them, draws with seed + i."""
     options = {"temperature": 1.2, "top_p": 0.9, "max_tokens": 9}
@@ -40,6 +41,7 @@ def test_several_prompts_and_choices(served, complete):
     assert len(set(expected)) == 4
 
 
+@pytest.mark.slow
 def test_token_ids_are_prompts(complete):
     ids = list(PROMPT.encode())
     _, answer = complete(prompt=[ids, [97], [98]], **GREEDY)
@@ -90,6 +92,7 @@ def test_without_a_seed_each_text_is_another(complete):
     assert len(texts) == 3
 
 
+@pytest.mark.slow
 def test_requests_at_one_time(served, complete):
     """Each gets what it would get alone, whatever goes with it."""
     fields = [
