@@ -12,8 +12,9 @@ import scipy.stats
 from cases import TINY, mesh_of, name, params_of
 
 from diffeq_former.errors import UserError
+from diffeq_former.generation.decode import Rows
 from diffeq_former.generation.generate import Generator
-from diffeq_former.generation.speculative import Draft
+from diffeq_former.generation.speculative import Draft, verify
 from diffeq_former.models.transformer import Transformer
 
 EOT = 3
@@ -73,6 +74,30 @@ def test_a_draft_of_full_depth_is_accepted_whole():
     )
     assert ours.num_accepted == ours.num_drafted > 0
     assert ours.num_new == 4 * 15
+
+
+def test_each_place_of_a_round_has_the_distribution_of_the_model():
+    """Without models: what is drafted from q is made into draws from p."""
+    random, B, K, V = np.random.default_rng(3), 8000, 2, 5
+    p_WV = random.dirichlet(np.ones(V), K + 1).astype(np.float32)
+    q_KV = random.dirichlet(np.ones(V), K).astype(np.float32)
+    drafted_BK = np.stack(
+        [random.choice(V, B, p=q_V / q_V.sum()) for q_V in q_KV.astype(float)], axis=1
+    )
+    p_BWV, q_BKV = (np.broadcast_to(x, (B, *x.shape)) for x in (p_WV, q_KV))
+    keys_B = jax.random.split(jax.random.key(0), B)
+    nowhere_B = np.zeros(B, np.int32)
+    rows = Rows(np.zeros((B, 2), np.int32), nowhere_B, nowhere_B, keys_B)
+    new_BW, counts_B = map(np.asarray, jax.jit(verify)(drafted_BK, q_BKV, p_BWV, rows))
+    reached = np.cumprod([1, *np.minimum(p_WV[:K], q_KV).sum(axis=1)])
+    for place in range(K + 1):
+        counted_B = counts_B > place
+        deviation = np.sqrt(reached[place] * (1 - reached[place]) / B)
+        assert abs(counted_B.mean() - reached[place]) <= 4 * deviation
+        seen_V = np.bincount(new_BW[counted_B, place], minlength=V)
+        p_V = p_WV[place].astype(float)
+        expected_V = seen_V.sum() * p_V / p_V.sum()
+        assert scipy.stats.chisquare(seen_V, expected_V).pvalue > 1e-3
 
 
 # Of few tokens, so that every text of three of them is often drawn. The last id ends
