@@ -78,7 +78,7 @@ def test_more_than_so_many_do_not_wait(engine, paused):
 
 def test_what_is_given_up_is_not_continued(engine, paused, served):
     before = served.generator.num_new
-    with engine.submit(completion(max_tokens=500)):
+    with engine.submit(completion(max_tokens=200)):
         assert paused.started.acquire(timeout=600)
     paused.go_on.release(10)
     assert finished(engine.submit(completion())) == 1
