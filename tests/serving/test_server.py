@@ -146,7 +146,7 @@ def test_models_and_health(ask):
         ({"seed": 2**64}, "seed", "expected an integer from"),
         ({"stream": 1}, "stream", "expected true or false, got 1"),
         ({"echo": "yes"}, "echo", "expected true or false"),
-        ({"stream_options": {}}, "stream_options", "for a stream"),
+        ({"stream_options": {"other": 1}}, "stream_options", "for a stream"),
         ({"logprobs": 3}, "logprobs", "is not supported; leave it out"),
         ({"best_of": 3}, "best_of", "is not supported; leave it out"),
         ({"suffix": "x"}, "suffix", "is not supported; leave it out"),
