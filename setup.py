@@ -38,6 +38,7 @@ EXTRAS = {
     "plot": PLOT,
     "test": [
         *PLOT,
+        "openai>=3,<4",
         "pytest>=9,<10",
         "pytest-xdist>=3.8,<4",
         "pyyaml>=6,<7",

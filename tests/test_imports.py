@@ -39,6 +39,7 @@ ALLOWED = {
     "finetuning": {"training", "models", "ode", "data", "sharding"},
     "analysis": {"models", "ode"},
     "conversion": {"models"},
+    "serving": {"generation"},
     "benchmarks": {"planning", "training", "generation", "data", "sharding"},
 }
 # resolve() validates; validation imports the settings' classes.
