@@ -15,11 +15,13 @@ REQUIREMENTS = [
     "importlib_resources>=6",  # tensorflow-datasets imports it and does not say so
     "jax>=0.10,<0.13",
     "ml_collections>=1.1,<2",
+    "ml_dtypes>=0.5,<0.7",
     "numpy>=2,<3",
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12,<0.13",
     "psutil>=5.9,<8",
     "pyarrow>=18,<27",
+    "safetensors>=0.8,<0.9",
     "sentencepiece>=0.2,<0.3",
     "tensorboardX>=2.6,<3",
     "tensorflow-datasets>=4.9.10,<5",
@@ -33,7 +35,7 @@ EXTRAS = {
     "cuda13": ["jax[cuda13]"],
     "cuda12": ["jax[cuda12]"],
     "tpu": ["jax[tpu]"],
-    "hf": ["safetensors>=0.4", "torch>=2.6", "transformers>=5,<6"],
+    "hf": ["torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
     "test": [
         *PLOT,
