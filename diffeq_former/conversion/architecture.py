@@ -1,21 +1,17 @@
 """How a family of Hugging Face models lays out the parameters that we have."""
 
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.transformer import Transformer
+from diffeq_former.training.state import parameter_shapes
 
 Path = tuple[str, ...]  # of a parameter in our tree
 
@@ -86,11 +82,12 @@ def to_params(
             )
         return tensor.T if place.transposed else tensor
 
-    params, shapes, places = {}, parameter_shapes(c), _places(a, c)
+    params, shapes = {}, flatten_dict(parameter_shapes(c))
+    places = _places(a, c)
     for path, place in places.items():
         parts = [take(key, place) for key in place.keys]
         array = np.stack(parts) if place.by_layer else parts[0]
-        params[path] = array.reshape(shapes[path]).astype(np.float32)
+        params[path] = array.reshape(shapes[path].shape).astype(np.float32)
     known = {key for place in places.values() for key in place.keys}
     _check_rest(a, names, known, read)
     return unflatten_dict(params)
@@ -129,17 +126,9 @@ def by_layer(
     return place
 
 
-@functools.cache
-def parameter_shapes(c: ModelConfig) -> dict[Path, tuple[int, ...]]:
-    """The shapes of all parameters of our model, by path."""
-    model = Transformer(dataclasses.replace(c, attention_implementation="xla"))
-    tokens_BL = jnp.zeros((1, 1), jnp.int32)
-    made = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens_BL))
-    return {path: x.shape for path, x in flatten_dict(made["params"]).items()}
-
-
 def _places(a: Architecture, c: ModelConfig) -> dict[Path, Place]:
-    return {path: a.place(c, path, s) for path, s in parameter_shapes(c).items()}
+    shapes = flatten_dict(parameter_shapes(c))
+    return {path: a.place(c, path, x.shape) for path, x in shapes.items()}
 
 
 def _in_full(a: Architecture, key: str) -> str:

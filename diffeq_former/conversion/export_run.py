@@ -4,6 +4,7 @@ B batch, L length, V vocabulary.
 """
 
 import dataclasses
+import functools
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -127,7 +128,12 @@ def _logits(config: Config, params: dict, tokens_BL, mesh: Mesh) -> np.ndarray:
         attention_implementation="xla",
         document_masking=False,
     )
-    model = Transformer(exact)
-    apply = on_mesh(mesh, jax.jit(lambda p, x: model.apply({"params": p}, x)))
+    apply = _program(exact, mesh)
     with jax.default_matmul_precision("highest"):
         return np.asarray(apply(params, tokens_BL))
+
+
+@functools.lru_cache(maxsize=1)  # run and folder are the same model often enough
+def _program(c: ModelConfig, mesh: Mesh):
+    model = Transformer(c)
+    return on_mesh(mesh, jax.jit(lambda p, x: model.apply({"params": p}, x)))

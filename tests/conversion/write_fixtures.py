@@ -71,7 +71,9 @@ def write(name: str, model, dtype=torch.float32, **options) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     model.to(dtype).save_pretrained(folder, **options)
     tokenizer().save_pretrained(folder)
-    np.savez(folder / "computed.npz", **computed(model.float()))
+    # Read again: `to` has rounded the rotary frequencies as well.
+    exact = type(model).from_pretrained(folder, dtype=torch.float32)
+    np.savez(folder / "computed.npz", **computed(exact.eval()))
 
 
 def computed(model) -> dict[str, np.ndarray]:
