@@ -92,7 +92,7 @@ def _write_model(tokenizer: Tokenizer, folder: Path) -> dict:
     """Writes the file; returns what tokenizer_config.json says of it."""
     if isinstance(tokenizer, SentencePieceTokenizer):
         (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
-        return {"tokenizer_class": "LlamaTokenizer", "legacy": False}
+        return _described_pieces(tokenizer)
     model = tokenizer.model
     if isinstance(tokenizer, ByteTokenizer):
         model = byte_tokenizer_json().encode()
@@ -105,6 +105,22 @@ def _write_model(tokenizer: Tokenizer, folder: Path) -> dict:
         "bos_token": end,
         "eos_token": end,
         "clean_up_tokenization_spaces": False,
+    }
+
+
+def _described_pieces(tokenizer: SentencePieceTokenizer) -> dict:
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor(model_proto=tokenizer.model)
+    end = pieces.id_to_piece(tokenizer.eot)
+    return {
+        "tokenizer_class": "LlamaTokenizer",
+        "legacy": False,
+        "add_prefix_space": pieces.encode("a", out_type=str)[0].startswith("▁"),
+        "add_bos_token": False,
+        "bos_token": end,
+        "eos_token": end,
+        "unk_token": pieces.id_to_piece(pieces.unk_id()),
     }
 
 

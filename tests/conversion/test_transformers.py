@@ -8,7 +8,7 @@ import pytest
 from cases import mesh_of, params_of, tokens_of
 
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.conversion import hf_folder
+from diffeq_former.conversion import hf_folder, hf_tokenizer
 from diffeq_former.conversion.architecture import to_tensors
 from diffeq_former.conversion.architectures import of_model
 from diffeq_former.conversion.export_run import export_run
@@ -16,7 +16,8 @@ from diffeq_former.conversion.hf_folder import HFFolder
 from diffeq_former.conversion.import_run import model_of
 from diffeq_former.conversion.import_run import params_of as read_params
 from diffeq_former.conversion.own import CODE
-from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.data.sentencepiece_training import train
+from diffeq_former.data.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from diffeq_former.generation.generate import Generator
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.training import run_directory, state
@@ -129,6 +130,20 @@ def test_the_byte_tokenizer_goes_along(tmp_path):
     assert theirs.decode(ours.encode(text)) == text
     assert (theirs.eos_token_id, theirs.bos_token_id) == (EOT, EOT)
     assert load(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
+
+
+def test_a_sentencepiece_model_goes_along(tmp_path):
+    documents = ["the cat sat on a mat; naïve été 日本語\n  x = y[0]"] * 9
+    tokenizer = SentencePieceTokenizer(train(documents, 300))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "out").mkdir()
+    hf_tokenizer.write(tokenizer, tmp_path / "kept", 24, tmp_path / "out")
+    config = {"model_type": "llama", "vocab_size": tokenizer.vocab_size}
+    hf_folder.write_json(tmp_path / "out" / "config.json", config)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "  the mat sat\ton x;  日本 ελ "
+    assert theirs(text).input_ids == tokenizer.encode(text)
+    assert theirs.eos_token_id == theirs.bos_token_id == tokenizer.eot
 
 
 def random_model(seed):
