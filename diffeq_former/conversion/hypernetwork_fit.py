@@ -107,6 +107,7 @@ def _solve(
     u_LE: np.ndarray, layers: np.ndarray, around: float = 0.0
 ) -> tuple[np.ndarray, float]:
     """The smallest least-squares solution x of u x + around = layers, and its error."""
+    layers = np.asarray(layers, np.float64)
     solution = np.tensordot(np.linalg.pinv(u_LE), layers - around, 1)
     left = np.linalg.norm(np.tensordot(u_LE, solution, 1) + around - layers)
     size = np.linalg.norm(layers)
