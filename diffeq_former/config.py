@@ -29,6 +29,7 @@ class ModelConfig:
     d_ff: int = 0  # width of the feed-forward; 0: 4 * d_model
     vocab_size: int = 50257  # token ids; GPT-2's tokenizer has as many
     max_len: int = 1024  # longest sequence, in tokens
+    tied_head: bool = False  # llama: the head is the token embedding, as gpt's always
     horizon: float = 0.0  # length of the depth interval; 0: see `interval`
     # The hypernetwork (paper, eq. 6 and appendices A and D.2).
     time_embed_dim: int = 96  # E: width of u(t), rank of the weights' motion in depth
@@ -45,6 +46,12 @@ class ModelConfig:
     dtype: str = "bfloat16"  # of activations and tables; parameters are float32
     norm_eps: float = 1e-5  # added to the variance in norms
     rope_base: float = 10000.0  # llama: the slowest rotation is about 1 / rope_base
+    # Llama for sequences longer than it was first trained on, see models/positions.py.
+    rope_scaling: str = "none"  # none | linear | llama3
+    rope_factor: float = 1.0  # by which rotations are slowed
+    rope_original_len: int = 8192  # llama3: the longest sequence before
+    rope_low_turns: float = 1.0  # llama3: fewer turns over that length are slowed
+    rope_high_turns: float = 4.0  # llama3: more turns are kept
     chain_norms: bool = False  # llama as released, see models/llama.py
     # The kernel over whole sequences: auto | xla | cudnn (NVIDIA GPUs) | splash (TPUs).
     attention_implementation: str = "auto"  # the fused one where it can be had, or xla

@@ -103,6 +103,15 @@ REFUSALS = [
         "a layer_table stores its weights, so there is nothing to generate per_step",
     ),
     ({"model.chain_norms": True}, "a trait of the released llama block"),
+    ({"model.tied_head": True}, "tied_head: the gpt block's head always is; leave it"),
+    ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),
+    ({"model.rope_scaling": "yarn"}, "one of none, linear, llama3, got 'yarn'"),
+    ({"model.rope_factor": 0.5}, "config.model.rope_factor: expected 1 or more, got"),
+    ({"model.rope_original_len": 0}, "rope_original_len: expected 1 or more, got 0"),
+    (
+        {"model.rope_high_turns": 1.0},
+        "rope_high_turns: expected above model.rope_low_turns (1.0), got 1.0",
+    ),
     (
         {"model.remat": "save_weights"},
         "save_weights saves weights that a step generates; set model.generate_weights",

@@ -106,6 +106,11 @@ def _names(path) -> tuple[str, ...]:
     return tuple(key for key in keys if isinstance(key, str))
 
 
+def parameter_shapes(c: ModelConfig) -> dict:
+    """Shapes and types of a model's parameters."""
+    return nn.unbox(_boxed_shapes(c))
+
+
 def update_of(config: Config) -> Update:
     return Update(config.optimizer, config.training.num_steps)
 
