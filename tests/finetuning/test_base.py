@@ -36,9 +36,11 @@ ALL = ModelConfig(dtype="float32")
 def bases(write_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bases")
     models = {"continuous": CONTINUOUS, "plain": PLAIN, "rk4": RUNGE_KUTTA}
-    adapted = dataclasses.replace(PLAIN, lora_rank=2)
-    for name, model in (models | {"adapted": adapted}).items():
+    for name, model in models.items():
         write_run(folder / name, model)
+    adapted = dataclasses.replace(PLAIN, lora_rank=2)
+    tuned = FinetuneConfig(base=str(folder / "plain"))
+    write_run(folder / "adapted", adapted, finetune=tuned)
     return folder
 
 

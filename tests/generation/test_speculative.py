@@ -153,6 +153,7 @@ def drawn(draft, num_new, **sampling):
     return rows, generator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", KINDS)
 def test_draws_have_the_distribution_of_the_full_model(sampling):
     """All texts of three tokens, by a chi-square test; a round adds one to three."""

@@ -55,7 +55,11 @@ def test_texts_end_before_a_stop_string_and_are_shown_as_they_come():
     )
     options = {"max_new_tokens": 20, "seed": 3}
     prompts = ["naïve", "x = "]
-    whole = continue_texts(params, prompts, **options)
+    whole, pieces = continue_texts(params, prompts, **options), []
+    continue_texts(params, prompts, show=lambda *piece: pieces.append(piece), **options)
+    for i, text in enumerate(whole):
+        of_row = [new for row, new in pieces if row == i]
+        assert "".join(of_row) == text and len(of_row) > 1
     stop = whole[1][len("x = ") :][9:11]  # of the middle of what the second writes
     shown = {0: [], 1: []}
     texts = continue_texts(
@@ -69,6 +73,5 @@ def test_texts_end_before_a_stop_string_and_are_shown_as_they_come():
     first = whole[0].removeprefix("naïve").partition(stop)[0]
     assert texts[0] == "naïve" + first
     assert ["".join(shown[i]) for i in (0, 1)] == texts
-    assert all(len(pieces) > 1 for pieces in shown.values())
     with pytest.raises(UserError, match="stop: expected strings"):
         continue_texts(params, prompts, stop=[""], **options)

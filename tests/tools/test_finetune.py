@@ -96,6 +96,7 @@ def test_merged_it_has_the_same_loss(tool, tuned, tmp_path):
     assert figures_of(tool, output)["loss"] == pytest.approx(figures["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_what_the_tools_refuse(refused, tuned, trained, tmp_path):
     workdir, _ = tuned
     output = f"--output={tmp_path / 'out'}"

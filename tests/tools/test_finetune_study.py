@@ -62,6 +62,7 @@ def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_wrong_setting_ends_it_with_the_line_of_the_training(tool, flags, tmp_path):
     result = tool(TOOL, *flags, f"--output={tmp_path}", "--config.data.path=nowhere")
     assert result.returncode == 2 and not any(tmp_path.glob("*/config.json"))
