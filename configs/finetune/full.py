@@ -9,7 +9,7 @@ goes on as one, and can be cut at any depth afterwards.
 
 Data: any text, prepared with the base's tokenizer.
 Hardware: as for the base.
-Time: of runs/small (configs/small.py) on 2 CPU cores about a second a step.
+Time: not measured yet.
 Result: starts at the base's loss; see docs/experiments.md.
 """
 

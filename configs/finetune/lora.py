@@ -13,7 +13,7 @@ The second is for bases that are plain transformers: layer_table with lie_trotte
 
 Data: any text, prepared with the base's tokenizer.
 Hardware: as for the base, of whose memory the moments and the gradients are spared.
-Time: of runs/small (configs/small.py) on 2 CPU cores about half a second a step.
+Time: not measured yet.
 Result: starts at the base's loss; see docs/experiments.md.
 """
 
