@@ -224,9 +224,9 @@ def _frequencies(c: DiffEqFormerConfig) -> Tensor:
     """Of the rotary positions: radians a position, [h]."""
     half = c.d_model // c.num_heads // 2
     frequencies_h = c.rope_base ** (-torch.arange(half).float() / half)
-    if c.rope_scaling == "linear":
+    if c.rope_kind == "linear":
         return frequencies_h / c.rope_factor
-    if c.rope_scaling == "llama3":
+    if c.rope_kind == "llama3":
         turns_h = c.rope_original_len * frequencies_h / (2 * math.pi)
         kept_h = (turns_h - c.rope_low_turns) / (c.rope_high_turns - c.rope_low_turns)
         kept_h = kept_h.clamp(0, 1)

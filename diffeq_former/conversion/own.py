@@ -19,6 +19,7 @@ _FIELDS = (
     " rope_original_len rope_low_turns rope_high_turns"
 ).split()
 _DERIVED = {"horizon": "interval", "num_kv_heads": "kv_heads", "d_ff": "ff_dim"}
+_THEIRS = {"rope_scaling": "rope_kind"}  # transformers takes this name for its own
 
 
 def _place(c: ModelConfig, path: Path, shape: tuple[int, ...]) -> Place:
@@ -27,13 +28,14 @@ def _place(c: ModelConfig, path: Path, shape: tuple[int, ...]) -> Place:
 
 def _read_config(given: Mapping) -> ModelConfig:
     size(given, "num_layers")
-    return ModelConfig(**{name: given[name] for name in _FIELDS if name in given})
+    keys = {name: _THEIRS.get(name, name) for name in _FIELDS}
+    return ModelConfig(**{n: given[key] for n, key in keys.items() if key in given})
 
 
 def _write_config(c: ModelConfig) -> dict:
     names = {"AutoConfig": "DiffEqFormerConfig", "AutoModelForCausalLM": _CLASS}
     return {
-        **{name: getattr(c, _DERIVED.get(name, name)) for name in _FIELDS},
+        **{_THEIRS.get(n, n): getattr(c, _DERIVED.get(n, n)) for n in _FIELDS},
         "auto_map": {auto: f"{CODE.stem}.{name}" for auto, name in names.items()},
     }
 
