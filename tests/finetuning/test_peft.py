@@ -104,6 +104,8 @@ def loaded(model, state: dict):
     return model.eval()
 
 
+# PEFT 0.21 asks transformers 5 by a name that it will drop.
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("twin", [gpt2, llama])
 def test_logits_are_those_of_ours(twin, tmp_path):
     model = model_of("gpt" if twin is gpt2 else "llama")
