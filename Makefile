@@ -1,5 +1,6 @@
 # make demo    trains a small model on the text of Python's standard library
 # make test    runs the tests; make test-all those as well that take long
+# make test-hf runs those against PyTorch and transformers, which it installs
 # make lint    checks format and style
 #
 # Each makes its own virtual environment first, one for each version of Python:
@@ -8,6 +9,7 @@
 PYTHON ?= python3
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 VENV ?= .venv-$(VERSION)
+EXTRAS ?= test
 INSTALLED := $(VENV)/installed
 
 ifeq ($(filter 3.11 3.12 3.13,$(VERSION)),)
@@ -18,7 +20,11 @@ endif
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 \
     --dist=loadfile
 
-.PHONY: demo test test-all lint install
+# Of PyTorch for CPUs, which is a tenth of that for GPUs.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+WITH_TORCH = tests/conversion tests/tools/test_benchmark_torch.py
+
+.PHONY: demo test test-all test-hf with-torch lint install
 
 demo: install
 	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
@@ -28,6 +34,13 @@ test: install
 
 test-all: install
 	$(PYTEST) -m ""
+
+test-hf:
+	@PIP_EXTRA_INDEX_URL=$(TORCH_INDEX) $(MAKE) --no-print-directory with-torch \
+	    VENV=$(VENV)-hf EXTRAS=test,hf
+
+with-torch: install
+	$(PYTEST) -m "" $(WITH_TORCH)
 
 lint: install
 	$(VENV)/bin/ruff format --check .
@@ -39,5 +52,5 @@ $(INSTALLED): setup.py constraints.txt
 	@echo "Installing into $(VENV); this takes a minute or two."
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable '.[test]'
+	    --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@

@@ -29,6 +29,7 @@ class ModelConfig:
     d_ff: int = 0  # width of the feed-forward; 0: 4 * d_model
     vocab_size: int = 50257  # token ids; GPT-2's tokenizer has as many
     max_len: int = 1024  # longest sequence, in tokens
+    tied_head: bool = False  # llama: the head is the token embedding, as gpt's always
     horizon: float = 0.0  # length of the depth interval; 0: see `interval`
     # The hypernetwork (paper, eq. 6 and appendices A and D.2).
     time_embed_dim: int = 96  # E: width of u(t), rank of the weights' motion in depth
@@ -45,6 +46,12 @@ class ModelConfig:
     dtype: str = "bfloat16"  # of activations and tables; parameters are float32
     norm_eps: float = 1e-5  # added to the variance in norms
     rope_base: float = 10000.0  # llama: the slowest rotation is about 1 / rope_base
+    # Llama for sequences longer than it was first trained on, see models/positions.py.
+    rope_scaling: str = "none"  # none | linear | llama3
+    rope_factor: float = 1.0  # by which rotations are slowed
+    rope_original_len: int = 8192  # llama3: the longest sequence before
+    rope_low_turns: float = 1.0  # llama3: fewer turns over that length are slowed
+    rope_high_turns: float = 4.0  # llama3: more turns are kept
     chain_norms: bool = False  # llama as released, see models/llama.py
     # The kernel over whole sequences: auto | xla | cudnn (NVIDIA GPUs) | splash (TPUs).
     attention_implementation: str = "auto"  # the fused one where it can be had, or xla
@@ -54,6 +61,11 @@ class ModelConfig:
     remat: str = "none"  # a name in models/remat.py: none | full | dots | save_...
     document_masking: bool = False  # no attention across end-of-text tokens
     end_of_text: int = -1  # its token id; filled in from the dataset
+    # Adapters of low rank on linear maps of a layer_table, see models/lora.py.
+    lora_rank: int = 0  # 0: none
+    lora_alpha: float = 16.0  # what they add is times alpha / rank
+    lora_dropout: float = 0.0  # on what they see
+    lora_targets: str = ""  # names of linear maps, as qkv,ff_in; empty: all of them
 
     @property
     def head_dim(self) -> int:
@@ -91,6 +103,11 @@ class ModelConfig:
             self, generate_weights="tabulated", remat="none", attention_dropout=0.0
         )
 
+    def without_adapters(self) -> "ModelConfig":
+        plain = {f.name: f.default for f in dataclasses.fields(self)}
+        names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
+        return dataclasses.replace(self, **{name: plain[name] for name in names})
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -123,6 +140,7 @@ class OptimizerConfig:
     norm_multiplier: float = 1.0  # of norms, at all times and at the end
     embedding_multiplier: float = 1.0  # of tokens and positions
     head_multiplier: float = 1.0  # of the untied head (llama)
+    lora_multiplier: float = 1.0  # of adapters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +185,15 @@ class ProfileConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+    """What a run starts from, see finetuning/base.py."""
+
+    base: str = ""  # folder of a run, of which the latest checkpoint counts; "": none
+    num_steps: int = 0  # of the solver, which become layers; 0: the model stays its own
+    train_embeddings: bool = False  # with adapters, also both ends of depth
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     seed: int = 0  # of the parameters, the order of the data and the dropout
     model: ModelConfig = ModelConfig()
@@ -175,6 +202,7 @@ class Config:
     training: TrainingConfig = TrainingConfig()
     mesh: MeshConfig = MeshConfig()
     profile: ProfileConfig = ProfileConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
 
     @property
     def depths(self) -> tuple[int, ...]:

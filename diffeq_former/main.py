@@ -37,9 +37,11 @@ def main() -> int:
     from diffeq_former.data import dataset as datasets
     from diffeq_former.errors import OutOfMemoryError, UserError
     from diffeq_former.evaluation.perplexity import make_evaluate
+    from diffeq_former.finetuning import base
     from diffeq_former.generation.text import make_sampler
     from diffeq_former.sharding.mesh import check_fits, make_mesh
-    from diffeq_former.training import loop, run_directory
+    from diffeq_former.training import loop, run_directory, state
+    from diffeq_former.training.judges import Judges
 
     distributed.start_from_flags(_stop)
     compilation_cache.enable()
@@ -50,22 +52,26 @@ def main() -> int:
             " tools/prepare_data.py --source=... --tokenizer=... --output=DIR"
         )
     dataset = datasets.load(config.data.path)
+    workdir, first_state = Path(_WORKDIR.value), state.create
+    if config.finetune.base:
+        config, first_state = base.complete(config, workdir, dataset), base.first_state
     config = run_directory.fit(config, dataset)
     mesh = make_mesh(config.mesh)
     check_fits(config, mesh, dataset.seq_len)
     samples = config.training.sample_every > 0
-    judges = loop.Judges(
+    judges = Judges(
         evaluate=make_evaluate(config, dataset, mesh),
         sample=make_sampler(config, mesh, dataset.tokenizer()) if samples else None,
     )
     try:
         return loop.train(
             config,
-            Path(_WORKDIR.value),
+            workdir,
             dataset,
             mesh,
             judges,
             _stop,
+            first_state=first_state,
             allow_config_change=_ALLOW_CONFIG_CHANGE.value,
         )
     except OutOfMemoryError as error:

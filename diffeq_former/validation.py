@@ -5,7 +5,9 @@ import dataclasses
 from diffeq_former.config import (
     Config,
     DataConfig,
+    FinetuneConfig,
     MeshConfig,
+    ModelConfig,
     OptimizerConfig,
     ProfileConfig,
     TrainingConfig,
@@ -28,6 +30,7 @@ def validate(config: Config) -> None:
     _validate_depth(config)
     _validate_mesh(config.mesh)
     _validate_profile(config.profile, config.training.num_steps)
+    _validate_finetune(config.finetune, config.model)
 
 
 def _validate_data(c: DataConfig) -> None:
@@ -133,3 +136,25 @@ def _validate_profile(c: ProfileConfig, num_steps: int) -> None:
         f" ({num_steps})",
         c.start_step,
     )
+
+
+def _validate_finetune(c: FinetuneConfig, model: ModelConfig) -> None:
+    wanted = "0 (the model stays as it is) or more"
+    require(c.num_steps >= 0, "finetune.num_steps", wanted, c.num_steps)
+    if c.base:  # it decides on the model, which finetuning/base.py then validates
+        if c.train_embeddings and not model.lora_rank:
+            raise UserError(
+                "config.finetune.train_embeddings: without adapters all is trained;"
+                " set it to False, or model.lora_rank"
+            )
+        return
+    for name, value in (
+        ("finetune.num_steps", c.num_steps),
+        ("finetune.train_embeddings", c.train_embeddings),
+        ("model.lora_rank", model.lora_rank),
+    ):
+        if value:
+            raise UserError(
+                f"config.{name}: {value} is for a run that starts from another; name"
+                " that one in config.finetune.base"
+            )

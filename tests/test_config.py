@@ -103,6 +103,15 @@ REFUSALS = [
         "a layer_table stores its weights, so there is nothing to generate per_step",
     ),
     ({"model.chain_norms": True}, "a trait of the released llama block"),
+    ({"model.tied_head": True}, "tied_head: the gpt block's head always is; leave it"),
+    ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),
+    ({"model.rope_scaling": "yarn"}, "one of none, linear, llama3, got 'yarn'"),
+    ({"model.rope_factor": 0.5}, "config.model.rope_factor: expected 1 or more, got"),
+    ({"model.rope_original_len": 0}, "rope_original_len: expected 1 or more, got 0"),
+    (
+        {"model.rope_high_turns": 1.0},
+        "rope_high_turns: expected above model.rope_low_turns (1.0), got 1.0",
+    ),
     (
         {"model.remat": "save_weights"},
         "save_weights saves weights that a step generates; set model.generate_weights",
@@ -130,6 +139,16 @@ REFUSALS = [
     (
         {"training.depth_steps": "6,12", "model.weights": "layer_table"},
         "depth_steps: 6,12 are other depths than the one that a layer_table has",
+    ),
+    ({"finetune.num_steps": -1}, "num_steps: expected 0 (the model stays as it is) or"),
+    (
+        {"finetune.num_steps": 9},
+        "9 is for a run that starts from another; name that",
+    ),
+    ({"model.lora_rank": 8}, "config.model.lora_rank: 8 is for a run that starts from"),
+    (
+        {"finetune.base": "runs/x", "finetune.train_embeddings": True},
+        "config.finetune.train_embeddings: without adapters all is trained; set it to",
     ),
     (
         {"training.per_device_batch_size": -1},

@@ -1,5 +1,6 @@
 """Every file in configs/, and the sizes of the models they describe."""
 
+import dataclasses
 import importlib.util
 import math
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from diffeq_former.config import resolve
+from diffeq_former.config import ModelConfig, resolve
 from diffeq_former.models.transformer import Transformer
 
 FOLDER = Path(__file__).parents[1] / "configs"
@@ -28,6 +29,20 @@ def shapes(model):
     tokens_BL = jax.ShapeDtypeStruct((1, model.max_len), jnp.int32)
     variables = jax.eval_shape(Transformer(model).init, jax.random.key(0), tokens_BL)
     return nn.unbox(variables)["params"]
+
+
+@pytest.mark.parametrize("name", ["finetune/full", "finetune/lora"])
+def test_those_of_fine_tuning_lack_nothing_but_a_base(name):
+    module = load(name)
+    for part in (f"--config=configs/{name}.py", "Hardware:", "Time:", "Result:"):
+        assert part in module.__doc__
+    config = module.get_config()
+    config.finetune.base = "runs/small"
+    resolved = resolve(config)
+    assert (resolved.model.lora_rank > 0) == (name == "finetune/lora")
+    free = ("dtype", "remat", "lora_rank", "lora_alpha", "lora_dropout")
+    plain = {field: getattr(ModelConfig(), field) for field in free}
+    assert dataclasses.replace(resolved.model, **plain) == ModelConfig()
 
 
 def count(model):

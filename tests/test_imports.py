@@ -12,7 +12,8 @@ import diffeq_former
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "diffeq_former"
-OF_TORCH = "diffeq_former.benchmarks.torch_"  # what these start with needs the extra hf
+# What these start with needs the extra hf.
+OF_TORCH = ("diffeq_former.benchmarks.torch_", "diffeq_former.conversion.modeling_")
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(diffeq_former.__path__, "diffeq_former.")
@@ -38,7 +39,8 @@ ALLOWED = {
     "evaluation": {"models", "data", "generation", "sharding"},
     "finetuning": {"training", "models", "ode", "data", "sharding"},
     "analysis": {"models", "ode", "data", "sharding", "pictures"},
-    "conversion": {"models"},
+    "conversion": {"finetuning", "training", "models", "ode", "data", "sharding"},
+    "serving": {"generation"},
     "benchmarks": {"planning", "training", "generation", "data", "sharding"},
 }
 # resolve() validates; validation imports the settings' classes.

@@ -66,8 +66,8 @@ def test_done(config, folder):
     ("number", "name", "workers"),
     [
         (signal.SIGTERM, "SIGTERM", 2),
-        (signal.SIGUSR1, "SIGUSR1", 0),
-        (signal.SIGINT, "SIGINT", 2),
+        pytest.param(signal.SIGUSR1, "SIGUSR1", 0, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "SIGINT", 2, marks=pytest.mark.slow),
     ],
 )
 def test_signal_between_steps(config, folder, number, name, workers):
@@ -141,6 +141,7 @@ def test_ctrl_c_twice_ends_at_once(config, folder):
             process.kill()
 
 
+@pytest.mark.slow
 def test_signal_at_any_moment_of_the_start(config, tmp_path):
     """In imports and compilation: stops with 75, and what it leaves continues."""
     long = changed(config, num_steps=LONG, eval_every=LONG)

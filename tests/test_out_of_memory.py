@@ -11,7 +11,8 @@ from runs import Command, tiny_config
 
 from diffeq_former.cli import WRONG_INPUT
 from diffeq_former.errors import OutOfMemoryError
-from diffeq_former.training import loop, run_directory
+from diffeq_former.training import run_directory
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
 LONG = 16384
@@ -74,7 +75,7 @@ def test_in_an_evaluation_the_last_checkpoint_stands(tmp_path):
     def evaluate(params, should_stop):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating")
 
-    judges = loop.Judges(evaluate=evaluate, sample=None)
+    judges = Judges(evaluate=evaluate, sample=None)
     with pytest.raises(OutOfMemoryError) as error:
         train(config, tmp_path / "run", dataset, judges, StopRequest())
     assert str(error.value).endswith("the last good checkpoint, of step 2, stands")

@@ -93,6 +93,8 @@ def _load_dataset(run):
     from diffeq_former.data import dataset as datasets
 
     path = _DATA.value
+    if path is None and not run.config.data.path:
+        raise UserError("this run came without a dataset: name one with --data")
     if path is None:
         path = run.dataset_path
         if not path.exists():

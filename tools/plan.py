@@ -44,6 +44,11 @@ def main() -> None:
         known = ", ".join(DEVICES)
         raise UserError(f"--device: expected one of {known}, got {name!r}")
     config, device = resolve(_CONFIG.value), DEVICES[name]
+    if config.finetune.base:
+        raise UserError(
+            f"--config.finetune.base={config.finetune.base}: a plan does not read a"
+            " base; leave it empty and plan for the base's own config"
+        )
     jax.config.update("jax_platforms", "cpu")
     if _COMPILE.value:
         jax.config.update("jax_num_cpu_devices", num_devices)

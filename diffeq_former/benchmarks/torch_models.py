@@ -58,9 +58,11 @@ def _llama(c: ModelConfig) -> tuple[type, dict]:
 
 
 def _require_known(c: ModelConfig) -> None:
-    for field in ("chain_norms", "document_masking"):
+    for field in ("chain_norms", "document_masking", "tied_head"):
         value = getattr(c, field)
         require(not value, f"model.{field}", "False, as in transformers", value)
+    expected = "none, as this benchmark knows no other"
+    require(c.rope_scaling == "none", "model.rope_scaling", expected, c.rope_scaling)
     if c.block == "llama":
         expected = "0, as the Llama of transformers has none"
         require(c.dropout == 0, "model.dropout", expected, c.dropout)

@@ -45,12 +45,12 @@ def _works(config: Config, mesh: Mesh):
 
     @jax.jit
     def generate(params):
-        return variables_and_way_back(config.model, params)[0]["table"]
+        return variables_and_way_back(config, params)[0]["table"]
 
     @jax.jit
     def pull_back(params, table):
         """The gradients of a loss whose own gradient is the table."""
-        _, back = variables_and_way_back(config.model, params)
+        *_, back = variables_and_way_back(config, params)
         return back({"params": {}, "table": table})
 
     def update(gradients, norm, params, opt_state):

@@ -1,6 +1,5 @@
 """Cuts a continuous model into layers: its weights on a grid become their table."""
 
-import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -10,13 +9,13 @@ from jax.sharding import Mesh
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.data.output import complete_or_nothing
 from diffeq_former.errors import UserError
+from diffeq_former.finetuning import written
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import FIXED
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state
-from diffeq_former.training.checkpoint import Checkpoints
 
 
 def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
@@ -73,7 +72,7 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
     """
     own = run_directory.read_config(workdir)
     config = dataclasses.replace(
-        own,
+        written.of_its_own(own),
         model=discrete_model(own.model, num_steps),
         training=dataclasses.replace(own.training, depth_grid=FIXED, depth_steps=""),
     )
@@ -84,8 +83,5 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
             out_shardings=state.shardings(config, mesh).params,
         )
         params = on_mesh(mesh, make)(run.params)
-        run_directory.write_twin(folder, config, workdir)
-        checkpoints = Checkpoints(folder / run_directory.CHECKPOINTS, 1, 0)
-        with contextlib.closing(checkpoints):
-            checkpoints.save(0, state.with_params(config, mesh, params))
+        written.write(folder, config, params, workdir, mesh)
     return config

@@ -1,29 +1,34 @@
 """Continues prompts: the weights tabulated once, keys and values cached.
 
-B batch, L padded length of the prompts, M longest sequence, V vocabulary.
+B rows (a power of two of them), C tokens of a prompt that are read at once, S slots of
+the cache, R rounds of decoding in one call, W most tokens of a round.
 """
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
-from diffeq_former.generation.sampling import Sampling, sample
-from diffeq_former.models.transformer import Transformer
-from diffeq_former.sharding.mesh import on_mesh, replicated
+from diffeq_former.generation import batch, buckets
+from diffeq_former.generation.batch import Row, Watch
+from diffeq_former.generation.cached_model import CachedModel, Weights
+from diffeq_former.generation.decode import Rows, decode, plain_round
+from diffeq_former.generation.sampling import Rule, Sampling
+from diffeq_former.generation.speculative import Draft, speculative_round
+from diffeq_former.sharding.mesh import num_row_shares, on_mesh, replicated
+from diffeq_former.sharding.rules import ROWS, TENSOR
 
-SHORTEST_BUCKET = 16  # prompts are padded to this times a power of two, tokens
+STRIDE = 8  # tokens of a row between two looks at what came
 
 
 class Generator:
     """Continues prompts with one model; its compiled programs are kept.
 
-    There is a program for each number of prompts, power of two of their length, and
-    choice of sampling.
+    Prompts are read by one program, and decoded by another; there is one of each for
+    every bucket of sizes (see `buckets`) and, of the latter, every kind of sampling.
 
     Args:
       config: of the model.
@@ -31,16 +36,41 @@ class Generator:
         the same answers.
       vocab_size: of the tokenizer, where the model's is padded: the ids from there on
         are never drawn.
+      draft: decodes speculatively; what is drawn has the same distribution.
+
+    Raises:
+      UserError: if the model cannot draft so.
     """
 
-    def __init__(self, config: ModelConfig, mesh: Mesh, vocab_size: int | None = None):
-        self._config = config.for_inference()
-        compiled = jax.jit(
-            functools.partial(_continue, self._config, vocab_size),
-            static_argnames="sampling",
-            out_shardings=replicated(mesh),
+    def __init__(
+        self,
+        config: ModelConfig,
+        mesh: Mesh,
+        vocab_size: int | None = None,
+        draft: Draft | None = None,
+    ):
+        self.max_len, self._shares = config.max_len, num_row_shares(mesh)
+        # Tokens, of all calls.
+        self.num_new = self.num_drafted = self.num_accepted = 0
+        configs = (config, draft.config(config)) if draft else (config,)
+        models = tuple(map(CachedModel, configs))
+        caches = NamedSharding(mesh, PartitionSpec(None, ROWS, None, TENSOR))
+        whole = replicated(mesh)
+
+        def program(function, *arguments, **options):
+            bound = functools.partial(function, models, *arguments)
+            return on_mesh(mesh, jax.jit(bound, **options))
+
+        self._tabulate = program(_tabulate)
+        self._empty = program(_empty, static_argnums=(0, 1), out_shardings=caches)
+        self._read = program(_read, donate_argnums=1, out_shardings=caches)
+        self._decode = program(
+            _decode,
+            draft.num_tokens if draft else 0,
+            vocab_size or config.vocab_size,
+            donate_argnums=1,
+            out_shardings=(caches, whole, whole),
         )
-        self._continue = on_mesh(mesh, compiled)
 
     def generate(
         self,
@@ -53,6 +83,7 @@ class Generator:
         top_p: float = 1.0,
         seed: int = 0,
         eot: int,
+        watch: Watch | None = None,
     ) -> list[list[int]]:
         """The tokens that follow each prompt, up to the end of its text.
 
@@ -69,113 +100,95 @@ class Generator:
           seed: row i draws with seed + i, and what it draws depends on nothing else
             of the batch. Below 2**32.
           eot: the end-of-text token, which ends a row and is not in the result.
+          watch: see `run`.
 
         Raises:
           UserError: for a wrong value, or more tokens than the model's `max_len`.
         """
         sampling = Sampling(temperature, top_k, top_p)
-        self._check_lengths(prompts, max_new_tokens)
-        if not prompts or max_new_tokens == 0:
-            return [[] for _ in prompts]
-        prompt_BL, lengths_B = self._pad(prompts, eot)
-        seeds_B = np.arange(seed, seed + len(prompts)).astype(np.uint32)
-        new_BM = self._continue(
-            params,
-            prompt_BL,
-            lengths_B,
-            seeds_B,
-            max_new_tokens,
-            eot,
-            sampling=sampling,
-        )
-        return [
-            _until(eot, row[:max_new_tokens]) for row in np.asarray(new_BM).tolist()
+        rows = [
+            Row(prompt, max_new_tokens, (seed + i) % 2**32, sampling)
+            for i, prompt in enumerate(prompts)
         ]
+        for row in sorted(rows, key=lambda row: -len(row.prompt)):
+            self.check(row)
+        if rows and max_new_tokens:
+            self.run(self.tabulate(params), rows, eot, watch)
+        return [row.new for row in rows]
 
-    def _check_lengths(self, prompts: list[list[int]], max_new_tokens: int) -> None:
-        if max_new_tokens < 0:
-            raise UserError(f"max_new_tokens: expected 0 or more, got {max_new_tokens}")
-        longest, max_len = max(map(len, prompts), default=0), self._config.max_len
-        if longest + max_new_tokens > max_len:
+    def tabulate(self, params: dict) -> tuple[Weights, ...]:
+        """The weights for `run`, made once from the parameters."""
+        return self._tabulate(params)
+
+    def check(self, row: Row) -> None:
+        """Raises UserError if the model has no room for it."""
+        longest, new = len(row.prompt), row.max_new_tokens
+        if new < 0:
+            raise UserError(f"max_new_tokens: expected 0 or more, got {new}")
+        if longest + new > self.max_len:
             raise UserError(
-                f"max_new_tokens: a prompt of {longest} tokens and {max_new_tokens} "
-                f"new ones are more than the model's max_len of {max_len}; shorten the "
-                f"prompt or ask for at most {max(0, max_len - longest)} new tokens"
+                f"max_new_tokens: a prompt of {longest} tokens and {new} new ones are "
+                f"more than the model's max_len of {self.max_len}; shorten the prompt "
+                f"or ask for at most {max(0, self.max_len - longest)} new tokens"
             )
 
-    def _pad(self, prompts: list[list[int]], eot: int):
-        """Ids [B, L] that begin with `eot`, and how many of them count [B]."""
-        lengths_B = np.array([1 + len(prompt) for prompt in prompts], np.int32)
-        L = SHORTEST_BUCKET
-        while L < lengths_B.max():
-            L *= 2
-        prompt_BL = np.full((len(prompts), min(L, self._config.max_len)), eot, np.int32)
-        for row_L, prompt in zip(prompt_BL, prompts, strict=True):
-            row_L[1 : 1 + len(prompt)] = prompt
-        return prompt_BL, lengths_B
+    def run(
+        self,
+        weights: tuple[Weights, ...],
+        rows: list[Row],
+        eot: int,
+        watch: Watch | None = None,
+    ) -> None:
+        """Continues checked rows, whose samplings are of one kind, until all end.
+
+        Args:
+          weights: see `tabulate`.
+          rows: `new` is filled in.
+          eot: the end-of-text token.
+          watch: is called for each row every few tokens, with its number, its new
+            tokens and whether they are all; a row for which it is true ends there.
+        """
+        B = buckets.num_rows(len(rows), self._shares)
+        needed = max(len(row.prompt) + row.max_new_tokens for row in rows)
+        caches = self._empty(B, buckets.cache(needed, self.max_len))
+        for tokens_BC, positions_BC in batch.chunks(rows, B, eot, self.max_len):
+            caches = self._read(weights, caches, tokens_BC, positions_BC)
+        rule = Rule.of([row.sampling for row in batch.filled(rows, B)])
+        while not all(row.ended for row in rows):
+            caches, new_RBW, counts_RB = self._decode(
+                weights, caches, *batch.standing(rows, B, eot), np.int32(eot), rule
+            )
+            self._count(np.asarray(counts_RB), new_RBW.shape[-1])
+            batch.take(rows, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch)
+        self.num_new += sum(len(row.new) for row in rows)
+
+    def _count(self, counts_RB: np.ndarray, W: int) -> None:
+        rounds = np.count_nonzero(counts_RB)
+        self.num_drafted += int(rounds * (W - 1))
+        self.num_accepted += int(counts_RB.sum() - rounds)
 
 
-def _continue(
-    c: ModelConfig,
-    vocab_size: int | None,
-    params: dict,
-    prompt_BL: jax.Array,
-    lengths_B: jax.Array,
-    seeds_B: jax.Array,
-    num_new: jax.Array,
-    eot: jax.Array,
-    *,
-    sampling: Sampling,
-) -> jax.Array:
-    """New tokens [B, M], `eot` where a row has ended.
-
-    What the prompts' padding leaves in the cache is overwritten, slot by slot, before
-    a query can see it.
-    """
-    model = Transformer(c, cached=True)
-    table = model.apply({"params": params}, method="tabulate")
-    keys_B = jax.vmap(jax.random.key)(seeds_B)
-
-    def draw(cache, tokens_BL, positions_BL, last_B):
-        logits_BV, cache = model.apply(
-            {"params": params, **cache},
-            tokens_BL,
-            positions_BL,
-            last_B,
-            table,
-            mutable=["cache"],
-            method=_logits_at,
-        )
-        position_B = jnp.take_along_axis(positions_BL, last_B[:, None], axis=1)[:, 0]
-        keys_of_place_B = jax.vmap(jax.random.fold_in)(keys_B, position_B)
-        return sample(keys_of_place_B, logits_BV[:, :vocab_size], sampling), cache
-
-    def unfinished(state):
-        n, _, tokens_B, done_B, _ = state
-        return (n < num_new) & ~done_B.all()
-
-    def append(state):
-        n, cache, tokens_B, done_B, new_BM = state
-        positions_B1 = (lengths_B + n - 1)[:, None]
-        first_B = jnp.zeros_like(lengths_B)
-        tokens_B, cache = draw(cache, tokens_B[:, None], positions_B1, first_B)
-        tokens_B = jnp.where(done_B, eot, tokens_B)
-        return n + 1, cache, tokens_B, tokens_B == eot, new_BM.at[:, n].set(tokens_B)
-
-    B, L = prompt_BL.shape
-    positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
-    tokens_B, cache = draw({}, prompt_BL, positions_BL, lengths_B - 1)
-    new_BM = jnp.full((B, c.max_len), eot, jnp.int32).at[:, 0].set(tokens_B)
-    state = (jnp.int32(1), cache, tokens_B, tokens_B == eot, new_BM)
-    return jax.lax.while_loop(unfinished, append, state)[-1]
+def _tabulate(models, params):
+    return tuple(model.weights(params) for model in models)
 
 
-def _logits_at(model: Transformer, tokens_BL, positions_BL, index_B, table):
-    """Logits [B, V] at one place of each row."""
-    x_BLD = model.hidden(tokens_BL, positions_BL=positions_BL, table=table)
-    x_B1D = jnp.take_along_axis(x_BLD, index_B[:, None, None], axis=1)
-    return model.logits(x_B1D)[:, 0]
+def _empty(models, B, S):
+    return tuple(model.empty_cache(B, S) for model in models)
 
 
-def _until(end: int, tokens: list[int]) -> list[int]:
-    return tokens[: tokens.index(end)] if end in tokens else tokens
+def _read(models, weights, caches, tokens_BC, positions_BC):
+    return tuple(
+        model.read(w, cache, tokens_BC, positions_BC)
+        for model, w, cache in zip(models, weights, caches, strict=True)
+    )
+
+
+def _decode(
+    models, K, V, weights, caches, last_B2, position_B, left_B, seeds_B, eot, rule
+):
+    rows = Rows(last_B2, position_B, left_B, jax.vmap(jax.random.key)(seeds_B))
+    if K:
+        one_round = speculative_round(models, weights, rule, V, K)
+    else:
+        one_round = plain_round(models[0], weights[0], rule, V)
+    return decode(one_round, caches, rows, eot, max(1, STRIDE // (K + 1)), K + 1)

@@ -1,12 +1,17 @@
 """How the next token is chosen from its logits. B batch, V vocabulary."""
 
 import dataclasses
+import functools
 import math
+from typing import Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from diffeq_former.errors import UserError
+
+_SMALLEST = 1e-30  # temperature and top_p; in float32 much smaller ones were zero
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,18 +35,60 @@ class Sampling:
         if not 0 < p <= 1:
             raise UserError(f"top_p: expected 0 < top_p <= 1, got {p}")
 
+    @property
+    def kind(self) -> tuple[bool, int, bool]:
+        """What a program is compiled for: whether greedy, top_k, whether top-p."""
+        return self.temperature == 0, self.top_k, self.top_p < 1
 
-def sample(keys_B: jax.Array, logits_BV: jax.Array, sampling: Sampling) -> jax.Array:
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["temperature_B1", "top_p_B1"],
+    meta_fields=["greedy", "top_k", "nucleus"],
+)
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """The rows' samplings for a program, which is compiled for their kind only."""
+
+    temperature_B1: jax.Array
+    top_p_B1: jax.Array
+    greedy: bool
+    top_k: int
+    nucleus: bool
+
+    @classmethod
+    def of(cls, samplings: list[Sampling]) -> Self:
+        """Of one sampling a row; all are of one kind."""
+        kinds = {sampling.kind for sampling in samplings}
+        assert len(kinds) == 1, kinds
+        numbers_B2 = np.array([(s.temperature, s.top_p) for s in samplings])
+        numbers_B2 = np.maximum(numbers_B2, _SMALLEST).astype(np.float32)
+        return cls(numbers_B2[:, :1], numbers_B2[:, 1:], *kinds.pop())
+
+
+def sample(keys_B: jax.Array, logits_BV: jax.Array, rule: Rule) -> jax.Array:
     """Draws one token for each row, int32 [B], with the row's own random key."""
-    if sampling.temperature == 0:
+    if rule.greedy:
         return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
-    logits_BV = logits_BV - logits_BV.max(axis=-1, keepdims=True)  # for tiny ones
-    logits_BV = logits_BV / sampling.temperature
-    if sampling.top_k:
-        logits_BV = keep_top_k(logits_BV, sampling.top_k)
-    if sampling.top_p < 1:
-        logits_BV = keep_top_p(logits_BV, sampling.top_p)
+    logits_BV = _narrowed(logits_BV, rule)
     return jax.vmap(jax.random.categorical)(keys_B, logits_BV).astype(jnp.int32)
+
+
+def probabilities(logits_BV: jax.Array, rule: Rule) -> jax.Array:
+    """What `sample` draws each token with, float32 [B, V]."""
+    if rule.greedy:
+        return jax.nn.one_hot(jnp.argmax(logits_BV, axis=-1), logits_BV.shape[-1])
+    return jax.nn.softmax(_narrowed(logits_BV, rule))
+
+
+def _narrowed(logits_BV: jax.Array, rule: Rule) -> jax.Array:
+    logits_BV = logits_BV - logits_BV.max(axis=-1, keepdims=True)  # for tiny ones
+    logits_BV = logits_BV / rule.temperature_B1
+    if rule.top_k:
+        logits_BV = keep_top_k(logits_BV, rule.top_k)
+    if rule.nucleus:
+        logits_BV = keep_top_p(logits_BV, rule.top_p_B1)
+    return logits_BV
 
 
 def keep_top_k(logits_BV: jax.Array, k: int) -> jax.Array:
@@ -50,7 +97,7 @@ def keep_top_k(logits_BV: jax.Array, k: int) -> jax.Array:
     return _scatter(kept_BK, ids_BK, logits_BV)
 
 
-def keep_top_p(logits_BV: jax.Array, p: float) -> jax.Array:
+def keep_top_p(logits_BV: jax.Array, p: float | jax.Array) -> jax.Array:
     """All but the fewest tokens with probability >= p together become -inf."""
     ids_BV = jnp.argsort(logits_BV, axis=-1, descending=True)
     sorted_BV = jnp.take_along_axis(logits_BV, ids_BV, axis=-1)

@@ -1,11 +1,13 @@
 """Generation from text to text. A tokenizer is one of `data.tokenizers`."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.errors import UserError
+from diffeq_former.generation.continuation import Continuation, check_stop
 from diffeq_former.generation.generate import Generator
 
 SAMPLE_TOKENS = 100
@@ -13,21 +15,52 @@ SAMPLE_TEMPERATURE = 0.8
 SAMPLE_TOP_P = 0.95
 
 
+def continue_texts(
+    generator: Generator,
+    tokenizer,
+    params: dict,
+    prompts: list[str],
+    *,
+    stop: Sequence[str] = (),
+    show: Callable[[int, str], None] | None = None,
+    **options,
+) -> list[str]:
+    """Each prompt and what follows it, up to the first stop string.
+
+    Args:
+      generator: of the model.
+      tokenizer: the model's.
+      params: of the model.
+      prompts: texts.
+      stop: strings before which a text ends.
+      show: is called with a prompt's number and what is new of its text, at first the
+        prompt, too.
+      **options: as for `Generator.generate`.
+    """
+    check_stop(list(stop))
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    rows = [Continuation(tokenizer, ids, list(stop)) for ids in encoded]
+    unseen = {i: row.prompt_text for i, row in enumerate(rows)}
+
+    def watch(i: int, tokens: list[int], ended: bool) -> bool:
+        new = rows[i].update(tokens, ended)
+        if show is not None:
+            show(i, unseen.pop(i, "") + new)
+        return rows[i].stopped
+
+    generator.generate(params, encoded, eot=tokenizer.eot, watch=watch, **options)
+    return [row.prompt_text + row.text for row in rows]
+
+
 def make_continue(
     config: ModelConfig, mesh: Mesh, tokenizer
 ) -> Callable[..., list[str]]:
-    """`continue_texts(params, prompts, **options)`: each prompt and what follows it.
+    """`continue_texts` of a model: of parameters, prompts and options.
 
-    Options as for `Generator.generate`. Programs are kept between calls.
+    Programs are kept between calls.
     """
     generator = Generator(config, mesh, tokenizer.vocab_size)
-
-    def continue_texts(params: dict, prompts: list[str], **options) -> list[str]:
-        encoded = [tokenizer.encode(prompt) for prompt in prompts]
-        new = generator.generate(params, encoded, eot=tokenizer.eot, **options)
-        return [tokenizer.decode(a + b) for a, b in zip(encoded, new, strict=True)]
-
-    return continue_texts
+    return functools.partial(continue_texts, generator, tokenizer)
 
 
 def make_sampler(config: Config, mesh: Mesh, tokenizer) -> Callable[[dict], str]:
@@ -45,11 +78,11 @@ def make_sampler(config: Config, mesh: Mesh, tokenizer) -> Callable[[dict], str]
             f"config.training.sample_prompt: expected fewer tokens than model.max_len "
             f"({max_len}), got {length}; shorten it"
         )
-    continue_texts = make_continue(config.model, mesh, tokenizer)
+    continue_prompts = make_continue(config.model, mesh, tokenizer)
     options = {
         "max_new_tokens": min(SAMPLE_TOKENS, max_len - length),
         "temperature": SAMPLE_TEMPERATURE,
         "top_p": SAMPLE_TOP_P,
         "seed": config.seed,
     }
-    return lambda params: continue_texts(params, [prompt], **options)[0]
+    return lambda params: continue_prompts(params, [prompt], **options)[0]

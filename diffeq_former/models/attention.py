@@ -45,16 +45,20 @@ class Attend(nn.Module):
         )
 
     def _remember(self, k_BLKH, v_BLKH, positions_BL):
-        """Writes keys and values at their positions; returns all of them and a mask."""
+        """Writes keys and values at their positions; returns all of them and a mask.
+
+        The cache may be shorter than `max_len`; what stands past its end is not kept.
+        """
         B, _, K, H = k_BLKH.shape
         shape = (B, self.config.max_len, K, H)
         rows_B1 = jnp.arange(B)[:, None]
         cached = []
         for name, new_BLKH in (("keys", k_BLKH), ("values", v_BLKH)):
             cache = self.variable("cache", name, jnp.zeros, shape, new_BLKH.dtype)
-            cache.value = cache.value.at[rows_B1, positions_BL].set(new_BLKH)
+            slots = cache.value.at[rows_B1, positions_BL]
+            cache.value = slots.set(new_BLKH, mode="drop")
             cached.append(cache.value)
-        slots_S = jnp.arange(self.config.max_len)
+        slots_S = jnp.arange(cached[0].shape[1])
         return *cached, slots_S[None, None, :] <= positions_BL[:, :, None]
 
     def _with_dropout(self, q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:

@@ -26,4 +26,4 @@ class Block:
     final_norm: Callable[..., jax.Array]
     final_norm_unit: Callable[[ModelConfig], Norm]
     learned_positions: bool
-    tied_head: bool
+    tied_head: Callable[[ModelConfig], bool]

@@ -46,5 +46,5 @@ GPT = Block(
     final_norm=layer_norm,
     final_norm_unit=lambda c: Norm(c.d_model, shift=True),
     learned_positions=True,
-    tied_head=True,
+    tied_head=lambda c: True,
 )

@@ -12,7 +12,7 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
 from diffeq_former.models.norms import rms_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
-from diffeq_former.models.positions import rotate
+from diffeq_former.models.positions import rotary_frequencies, rotate
 from diffeq_former.models.units import Linear, Norm, Units, linear
 
 _RELEASED_EPS = 1e-6
@@ -39,8 +39,9 @@ def units(c: ModelConfig) -> Units:
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
     y_BLD = _norm(c, weights["norm_1"], x_BLD)
-    q_BLNH = rotate(linear(weights["query"], y_BLD), positions_BL, c.rope_base)
-    k_BLKH = rotate(linear(weights["key"], y_BLD), positions_BL, c.rope_base)
+    frequencies_h = rotary_frequencies(c)
+    q_BLNH = rotate(linear(weights["query"], y_BLD), positions_BL, frequencies_h)
+    k_BLKH = rotate(linear(weights["key"], y_BLD), positions_BL, frequencies_h)
     o_BLNH = attend(q_BLNH, k_BLKH, linear(weights["value"], y_BLD))
     return linear(weights["attention_out"], o_BLNH, 2)
 
@@ -65,5 +66,5 @@ LLAMA = Block(
     final_norm=rms_norm,
     final_norm_unit=lambda c: Norm(c.d_model, shift=False),
     learned_positions=False,
-    tied_head=False,
+    tied_head=lambda c: c.tied_head,
 )

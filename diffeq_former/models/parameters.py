@@ -17,6 +17,17 @@ def normal(
     return _param(module, name, init, shape, axes)
 
 
+def uniform(
+    module: nn.Module, name: str, bound: float, shape: tuple[int, ...], axes: Axes
+) -> jax.Array:
+    """A parameter of `module` from the uniform distribution on [-bound, bound)."""
+
+    def init(key, shape, dtype):
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return _param(module, name, init, shape, axes)
+
+
 def norm_parameters(
     module: nn.Module, unit: Norm, leading: tuple[int, ...] = (), axes: Axes = ()
 ) -> dict[str, jax.Array]:

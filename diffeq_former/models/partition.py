@@ -6,7 +6,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
-from diffeq_former.models.units import Norm, Units
+from diffeq_former.models.units import Norm, Unit, Units
 
 HIDDEN = ("batch", "length", "state")
 FEED_FORWARD = ("batch", "length", "mlp")
@@ -87,19 +87,26 @@ def _mesh_axes(name: str) -> tuple[str, ...]:
 def constrain_table(units: Units, table: dict) -> dict:
     """Generated weights [T, ...] lie where stored ones would; so do their gradients.
 
+    Of all units, or of some.
+
     So what crosses the network is what a plain transformer sends, and generating is
     local to each device.
     """
     return {
         name: {
-            key: constrain(weight, "layers", *_axes(unit, key))
-            for key, weight in table[name].items()
+            key: constrain(weight, "layers", *_axes(units[name], key))
+            for key, weight in weights.items()
         }
-        for name, unit in units.items()
+        for name, weights in table.items()
     }
 
 
-def _axes(unit, key: str) -> tuple[str, ...]:
+def _axes(unit: Unit, key: str) -> tuple[str, ...]:
     if isinstance(unit, Norm):
         return ("norm",)
-    return unit.axes if key == "kernel" else unit.bias_axes
+    return {
+        "kernel": unit.axes,
+        "bias": unit.bias_axes,
+        "lora_a": (*unit.input_axes, "lora"),
+        "lora_b": ("lora", *unit.bias_axes),
+    }[key]

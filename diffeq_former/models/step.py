@@ -9,6 +9,7 @@ import jax
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.attention import Attend
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.lora import with_dropout
 from diffeq_former.models.partition import (
     HIDDEN,
     KEYS,
@@ -63,13 +64,13 @@ class Step(nn.Module):
                 )
                 return named(ATTENTION_OUTPUT, constrain(o_BLNH, *QUERIES))
 
-            weights = _at(node, weights_S)
+            weights = self._at(node, weights_S)
             dx_BLD = block.attention(c, weights, x_BLD, positions_BL, attend)
             return dropped(constrain(dx_BLD, *HIDDEN))
 
         @jax.named_scope("feed_forward")
         def feed_forward(node: int, x_BLD):
-            dx_BLD = block.feed_forward(c, _at(node, weights_S), x_BLD)
+            dx_BLD = block.feed_forward(c, self._at(node, weights_S), x_BLD)
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
         x_BLD = SOLVERS[c.solver].step((attention, feed_forward), x_BLD, h)
@@ -87,6 +88,12 @@ class Step(nn.Module):
             )
         return named(GENERATED_WEIGHTS, constrain_table(units, generated))
 
+    def _at(self, node: int, weights_S: dict) -> dict:
+        weights = jax.tree.map(lambda w: w[node], weights_S)
+        if not (self.train and self.config.lora_dropout):
+            return weights
 
-def _at(node: int, weights_S: dict) -> dict:
-    return jax.tree.map(lambda w: w[node], weights_S)
+        def dropout(x):
+            return nn.Dropout(self.config.lora_dropout, deterministic=False)(x)
+
+        return with_dropout(weights, dropout)

@@ -39,7 +39,7 @@ class Transformer(nn.Module):
         self.weights = SOURCES[c.weights](c, self.block.units(c))
         self.embedding = Embedding(c, self.block.learned_positions, self.train)
         self.final_norm = FinalNorm(self.block.final_norm_unit(c))
-        if not self.block.tied_head:
+        if not self.block.tied_head(c):
             self.head = Head(c)
         step = scan_over_grid(
             Step, c.num_layers, POLICIES[c.remat], remat=c.remat != "none"
@@ -97,7 +97,9 @@ class Transformer(nn.Module):
     @jax.named_scope("head")
     def unembedding(self) -> jax.Array:
         """The matrix [D, V], float32, from states to logits."""
-        return self.embedding.token.T if self.block.tied_head else self.head()
+        if self.block.tied_head(self.config):
+            return self.embedding.token.T
+        return self.head()
 
     def tabulate(self, grid: Grid | None = None) -> dict:
         """The weights of all steps: units with leading axes [T, S]. For the grid see

@@ -28,6 +28,14 @@ class Linear:
     def bias_axes(self) -> tuple[str, ...]:
         return self.axes[self.num_inputs :]
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.kernel[: self.num_inputs]
+
+    @property
+    def input_axes(self) -> tuple[str, ...]:
+        return self.axes[: self.num_inputs]
+
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
@@ -41,9 +49,16 @@ Unit = Linear | Norm
 Units = dict[str, Unit]
 
 
-def linear(weights: dict[str, jax.Array], x: jax.Array, num_inputs: int = 1):
-    """Contracts the last `num_inputs` axes of x with the kernel; adds the bias."""
+def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
+    """Contracts the last `num_inputs` axes of x with the kernel; adds the bias.
+
+    And what an adapter adds, if the weights hold one, see lora.py.
+    """
     y = jnp.tensordot(x, weights["kernel"], num_inputs)
+    if "lora_a" in weights:
+        seen = weights["lora_dropout"](x) if "lora_dropout" in weights else x
+        low_rank = jnp.tensordot(seen, weights["lora_a"], num_inputs)
+        y = y + jnp.tensordot(low_rank, weights["lora_b"], 1)
     if "bias" in weights:
         bias = weights["bias"]
         y = y + jnp.expand_dims(bias, tuple(range(y.ndim - bias.ndim)))

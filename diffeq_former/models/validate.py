@@ -4,6 +4,8 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError, require, require_member
 from diffeq_former.models.attention_kernels import IMPLEMENTATIONS
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.lora import linear_names, unknown_targets
+from diffeq_former.models.positions import ROPE_SCALINGS
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.solvers import SOLVERS
@@ -18,6 +20,7 @@ _MEMBERS = {
     "generate_weights": ("tabulated", "per_step"),
     "dtype": ("bfloat16", "float32"),
     "attention_implementation": IMPLEMENTATIONS,
+    "rope_scaling": ROPE_SCALINGS,
 }
 
 
@@ -33,10 +36,13 @@ def validate_model(c: ModelConfig) -> None:
     for field in ("num_kv_heads", "d_ff", "horizon"):
         value = getattr(c, field)
         require(value >= 0, f"model.{field}", "0 (derived) or more", value)
-    for field in ("dropout", "attention_dropout"):
+    for field in ("dropout", "attention_dropout", "lora_dropout"):
         value = getattr(c, field)
         require(0 <= value < 1, f"model.{field}", "in [0, 1)", value)
+    require(c.lora_rank >= 0, "model.lora_rank", "0 (none) or more", c.lora_rank)
+    require(c.lora_alpha > 0, "model.lora_alpha", "above 0", c.lora_alpha)
     _validate_heads(c)
+    _validate_rotations(c)
     _validate_combination(c)
 
 
@@ -57,6 +63,19 @@ def _validate_heads(c: ModelConfig) -> None:
         )
 
 
+def _validate_rotations(c: ModelConfig) -> None:
+    if c.rope_scaling != "none" and c.block != "llama":
+        raise UserError(
+            "config.model.rope_scaling: only the llama block has rotary positions; "
+            "set it to none, or block to llama"
+        )
+    require(c.rope_factor >= 1, "model.rope_factor", "1 or more", c.rope_factor)
+    length, low, high = c.rope_original_len, c.rope_low_turns, c.rope_high_turns
+    require(length >= 1, "model.rope_original_len", "1 or more", length)
+    above = f"above model.rope_low_turns ({low})"
+    require(high > low, "model.rope_high_turns", above, high)
+
+
 def _validate_combination(c: ModelConfig) -> None:
     if c.weights == "layer_table":
         if len(SOLVERS[c.solver].nodes) > 1:
@@ -75,8 +94,30 @@ def _validate_combination(c: ModelConfig) -> None:
             "config.model.chain_norms: it is a trait of the released llama block; "
             "set it to False, or block to llama"
         )
+    if c.tied_head and c.block == "gpt":
+        raise UserError(
+            "config.model.tied_head: the gpt block's head always is; leave it False"
+        )
     if c.remat in SAVE_WEIGHTS and c.generate_weights != "per_step":
         raise UserError(
             f"config.model.remat: {c.remat} saves weights that a step generates; set "
             "model.generate_weights to per_step, or another remat"
+        )
+
+
+def validate_adapters(c: ModelConfig) -> None:
+    """The same of adapters, for a model that is complete."""
+    if not c.lora_rank:
+        return
+    if c.weights != "layer_table":
+        raise UserError(
+            "config.model.lora_rank: adapters belong to the layers of a layer_table,"
+            f" got model.weights {c.weights}; use finetune.base, which cuts a run into"
+            " layers, or 0"
+        )
+    units = BLOCKS[c.block].units(c)
+    if unknown := unknown_targets(c, units):
+        raise UserError(
+            f"config.model.lora_targets: {unknown[0]!r} is no linear map of the"
+            f" {c.block} block, which has {', '.join(linear_names(units))}"
         )

@@ -2,8 +2,8 @@
 
 A source is a linen module that creates its parameters when called, and a pure
 function `tabulate(config, units, parameters, times_T)` from times to the block's
-weights, a dict of units with a leading axis T. Kernels and biases come in the compute
-dtype, norms in float32.
+weights, a dict of units with a leading axis T. Norms come in float32, all else in the
+compute dtype.
 """
 
 from typing import Protocol
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.hypernetwork import Hypernetwork
+from diffeq_former.models.lora import adapter, is_adapted, scale
 from diffeq_former.models.parameters import norm_parameters, normal
 from diffeq_former.models.residual import base_stddev
 from diffeq_former.models.units import Norm, Unit, Units
@@ -93,15 +94,20 @@ class _Stored(nn.Module):
         stored = {"kernel": normal(self, "kernel", stddev, kernel, layers + unit.axes)}
         if unit.bias:
             stored["bias"] = normal(self, "bias", 0.0, bias, layers + unit.bias_axes)
+        if is_adapted(self.config, self.name):
+            stored |= adapter(self, self.config.lora_rank, unit, leading, layers)
         return stored
 
 
 def _cast(c: ModelConfig, parameters) -> dict:
     dtype = jnp.dtype(c.dtype)
+
+    def cast(key: str, value: jax.Array) -> jax.Array:
+        if key == "lora_b":
+            value = scale(c) * value
+        return value if key in ("scale", "shift") else value.astype(dtype)
+
     return {
-        name: {
-            key: value.astype(dtype) if key in ("kernel", "bias") else value
-            for key, value in unit.items()
-        }
+        name: {key: cast(key, value) for key, value in unit.items()}
         for name, unit in parameters.items()
     }

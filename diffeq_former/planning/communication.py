@@ -84,7 +84,7 @@ def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Se
         else:
             summed = dataclasses.replace(array, itemsize=4) if M > 1 else array
             yield from _summed(summed, 1, M, sizes)
-    tied = BLOCKS[c.block].tied_head and M > 1
+    tied = BLOCKS[c.block].tied_head(c) and M > 1
     ends = [dataclasses.replace(a, itemsize=4) for a in shapes.lookups(c)]
     for array in ends:
         yield _sum(array.num_bytes(sizes, {TENSOR}), ROWS, sizes)

@@ -24,6 +24,7 @@ RULES = {
     "time_features": None,
     "time_hidden": None,
     "norm": None,
+    "lora": None,
     "qkv": None,
     "head_dim": None,
     # Both.

@@ -11,20 +11,22 @@ B batch, L length, M micro-batches, N shares of the rows on the devices.
 import jax
 import jax.numpy as jnp
 
-from diffeq_former.config import Config, ModelConfig
+from diffeq_former.config import Config
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.partition import constrain_table, num_shares, rows_apart
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import Grid
+from diffeq_former.training import trainable
 from diffeq_former.training.bank_gradient import BankGradient
-from diffeq_former.training.banks import join, split
+from diffeq_former.training.banks import join as join_banks
+from diffeq_former.training.banks import split as split_banks
 
 
 def loss_and_gradients(
     config: Config, params: dict, batches_MBL: dict, key, grid: Grid | None = None
 ):
-    """Means over all places with a target, and gradients like `params`.
+    """Means over all places with a target, and gradients like what is trained.
 
     Args:
       config: model and training settings.
@@ -38,11 +40,12 @@ def loss_and_gradients(
       log normaliser; `tokens`: how many places; and the gradients of loss + z_loss,
       of a bank as a BankGradient if the weights were tabulated.
     """
-    variables, pull_back = variables_and_way_back(config.model, params, grid)
+    variables, frozen, pull_back = variables_and_way_back(config, params, grid)
 
     def of_rows(batch_BL, key):
-        objective = jax.grad(_objective, argnums=2, has_aux=True)
-        gradients, sums = objective(config, params, variables, batch_BL, key, grid)
+        objective = jax.grad(_objective, argnums=1, has_aux=True)
+        constants = (frozen, params, batch_BL, key, grid)
+        gradients, sums = objective(config, variables, *constants)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
     num_micro_batches = batches_MBL["inputs"].shape[0]
@@ -62,19 +65,27 @@ def loss_and_gradients(
     return losses, pull_back(jax.tree.map(lambda g: g / tokens, gradients))
 
 
-def variables_and_way_back(c: ModelConfig, params: dict, grid: Grid | None = None):
-    """What a micro-batch is differentiated with respect to, and the way back."""
+def variables_and_way_back(config: Config, params: dict, grid: Grid | None = None):
+    """What a micro-batch is differentiated with respect to, the rest, the way back."""
+    c = config.model
     if c.generate_weights == "per_step":
-        return {"params": params}, lambda gradients: gradients["params"]
+        return {"params": params}, {}, lambda gradients: gradients["params"]
 
     def apply(weights, method: str):
         variables = {"params": {"weights": weights}}
         return Transformer(c).apply(variables, grid, method=method)
 
-    rest, banks = split(params)
-    table, pull_back_table = jax.vjp(
-        lambda rest: apply(join({"weights": rest}, banks)["weights"], "tabulate"),
-        rest["weights"],
+    trained, frozen = trainable.split(config, params)
+    rest, banks = split_banks(trained)
+
+    def tabulate(weights):
+        weights = join_banks({"weights": weights}, banks)
+        joined = trainable.join(weights, frozen)["weights"]
+        table = {"weights": apply(joined, "tabulate")}
+        return tuple(part.get("weights", {}) for part in trainable.split(config, table))
+
+    table, pull_back_table, frozen_table = jax.vjp(
+        tabulate, rest["weights"], has_aux=True
     )
 
     def pull_back(gradients):
@@ -87,23 +98,35 @@ def variables_and_way_back(c: ModelConfig, params: dict, grid: Grid | None = Non
         of_table = jax.tree.map(lambda g, w: g.reshape(w.shape), flat, table)
         u = apply(params["weights"], "coefficients") if banks else {}
         of_banks = {name: BankGradient(u[name], flat[name]["kernel"]) for name in banks}
-        of_weights = join({"weights": pull_back_table(of_table)[0]}, of_banks)
+        of_weights = join_banks({"weights": pull_back_table(of_table)[0]}, of_banks)
         return gradients["params"] | of_weights
 
-    others = {name: value for name, value in params.items() if name != "weights"}
-    return {"params": others, "table": table}, pull_back
+    variables = {"params": _ends(trained), "table": table}
+    return variables, {"params": _ends(frozen), "table": frozen_table}, pull_back
+
+
+def _ends(params: dict) -> dict:
+    """What stands before and after depth."""
+    return {name: value for name, value in params.items() if name != "weights"}
 
 
 def _objective(
-    config: Config, params: dict, variables: dict, batch_BL: dict, key, grid
+    config: Config,
+    variables: dict,
+    frozen: dict,
+    params: dict,
+    batch_BL: dict,
+    key,
+    grid,
 ):
     """The sum that is minimised, and the sums that it is made of."""
     model = Transformer(config.model, train=True)
-    bound = {"params": params | variables["params"]}
+    joined = trainable.join(variables, frozen)
+    bound = {"params": params | joined["params"]}
     x_BLD = model.apply(
         bound,
         batch_BL["inputs"],
-        table=variables.get("table"),
+        table=joined.get("table"),
         grid=grid,
         method="hidden",
         rngs={"dropout": key},

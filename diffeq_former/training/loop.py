@@ -22,23 +22,15 @@ from diffeq_former.training.damage import Damaged, set_aside
 from diffeq_former.training.divergence import Diverged
 from diffeq_former.training.faults import told
 from diffeq_former.training.introduction import described
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.lock import locked
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
+from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_steps
 from diffeq_former.training.writers import MetricsWriter
-
-
-@dataclasses.dataclass(frozen=True)
-class Judges:
-    """What looks at the model on the way."""
-
-    # (params, should_stop=...) -> figures, among them "loss"; None: it was to stop
-    evaluate: Callable[..., dict[str, float] | None]
-    # params -> generated text; None: no samples
-    sample: Callable[[dict], str] | None
 
 
 def train(
@@ -49,6 +41,7 @@ def train(
     judges: Judges,
     stop: StopRequest,
     *,
+    first_state: Callable[[Config, Mesh], TrainState] = state.create,
     allow_config_change: bool = False,
 ) -> int:
     """Trains up to `config.training.num_steps`, from where the folder's run stands.
@@ -58,8 +51,9 @@ def train(
       workdir: The run's folder.
       dataset: Prepared data.
       mesh: Of all devices; what the config asks for and fits it.
-      judges: Called when an evaluation or a sample is due.
+      judges: Of the model, on the way.
       stop: Asked after every step, and while evaluating.
+      first_state: Makes what a run starts with that has no checkpoint yet.
       allow_config_change: Whether a run may go on with another config.
 
     Returns:
@@ -80,18 +74,22 @@ def train(
     words = described(config, dataset.seq_len, mesh)
     ends = told(workdir, config.optimizer.learning_rate)
     with ends, locked(workdir), contextlib.ExitStack() as stack:
-        return _Loop(config, workdir, dataset, mesh, judges, stop, stack, words).run()
+        given = (config, workdir, dataset, mesh, judges, stop, first_state)
+        return _Loop(*given, stack, words).run()
 
 
 class _Loop:
     """A run, between any two of its steps."""
 
-    def __init__(self, config, workdir, dataset, mesh, judges, stop, stack, words):
+    def __init__(
+        self, config, workdir, dataset, mesh, judges, stop, first_state, stack, words
+    ):
         def closing(resource):
             return stack.enter_context(contextlib.closing(resource))
 
         self._config, self._c, self._workdir = config, config.training, workdir
         self._judges, self._stop, self._mesh = judges, stop, mesh
+        self._first_state = first_state
         self._dataset, self._should_stop = dataset, AnyProcess(mesh, stop)
         self._primary, self._figures = is_primary(), None
         self._next_step = make_train_steps(config, mesh)
@@ -154,7 +152,7 @@ class _Loop:
         abstract = state.abstract(self._config, self._mesh)
         restored = checkpoint.restore_latest(self._directory, abstract, before)
         self._state, loss, damaged = restored or (
-            state.create(self._config, self._mesh),
+            self._first_state(self._config, self._mesh),
             None,
             [],
         )

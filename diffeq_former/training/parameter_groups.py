@@ -12,6 +12,7 @@ _TABLE = (
     (r"weights/[^/]+/bank", "bank", True),
     (r"weights/[^/]+/bias_bank", "bank", False),
     (r"weights/[^/]+/(base|kernel)", "base", True),
+    (r"weights/[^/]+/lora_[ab]", "lora", True),
     (r"weights/[^/]+/bias", "base", False),
     (r"weights/[^/]+/(scale|shift)(_bank)?", "norm", False),
     (r"final_norm/(scale|shift)", "norm", False),

@@ -8,6 +8,7 @@ lock, for the run that is going on.
 import dataclasses
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -95,19 +96,27 @@ def check(
 
 def write(workdir: Path, config: Config, dataset: Dataset) -> None:
     """Writes what a run needs to be continued; config.json last: it makes it a run."""
-    _write_run(workdir, config, dataset.tokenizer(), dataset.path)
+    dataset.tokenizer().save(workdir / TOKENIZER)
+    _write_run(workdir, config, (dataset.path / MANIFEST).read_text(encoding="utf-8"))
 
 
 def write_twin(workdir: Path, config: Config, other: Path) -> None:
     """As `write`, for a run with another run's tokenizer and data."""
-    _write_run(workdir, config, tokenizers.load_saved(other / TOKENIZER), other)
+    shutil.copytree(other / TOKENIZER, workdir / TOKENIZER)
+    _write_run(workdir, config, (other / MANIFEST).read_text(encoding="utf-8"))
 
 
-def _write_run(
-    workdir: Path, config: Config, tokenizer: tokenizers.Tokenizer, source: Path
+def write_without_data(
+    workdir: Path, config: Config, tokenizer: tokenizers.Tokenizer
 ) -> None:
+    """As `write`, for a model from elsewhere: any data of its tokenizer are its own."""
     tokenizer.save(workdir / TOKENIZER)
-    _write(workdir / MANIFEST, (source / MANIFEST).read_text(encoding="utf-8"))
+    manifest = {"tokenizer_fingerprint": tokenizer.fingerprint}
+    _write_run(workdir, config, json.dumps(manifest, indent=1) + "\n")
+
+
+def _write_run(workdir: Path, config: Config, manifest: str) -> None:
+    _write(workdir / MANIFEST, manifest)
     _write(workdir / CONFIG, json.dumps(dataclasses.asdict(config), indent=1) + "\n")
 
 
@@ -148,6 +157,11 @@ def read_config(workdir: Path) -> Config:
     return configs.resolve(_read_json(path))
 
 
+def tokenizer_fingerprint(workdir: Path) -> str:
+    """That of the tokenizer that the run was trained with."""
+    return _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
+
+
 def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     """Loads a trained model for use, here: parameters only, attention as it can be had.
 
@@ -164,8 +178,7 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
     workdir = Path(workdir)
     config = read_config(workdir)
     tokenizer = tokenizers.load_saved(workdir / TOKENIZER)
-    expected = _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
-    if tokenizer.fingerprint != expected:
+    if tokenizer.fingerprint != tokenizer_fingerprint(workdir):
         raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
     check_model_fits(config.model, mesh)
     abstract = state.abstract(config, mesh).params
@@ -195,7 +208,7 @@ def _check_empty(workdir: Path) -> None:
 
 def _check_dataset(workdir: Path, dataset: Dataset) -> None:
     old, new = _read_json(workdir / MANIFEST), _read_json(dataset.path / MANIFEST)
-    changed = [k for k in old.keys() | new.keys() if old.get(k) != new.get(k)]
+    changed = [k for k in old if old[k] != new.get(k)]
     if changed:
         raise UserError(
             f"{dataset.path} is not the dataset of the run {workdir}: they differ in"

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.sharding.mesh import parameter_shardings, replicated
+from diffeq_former.training import trainable
 from diffeq_former.training.divergence import NO_STEP_YET
 from diffeq_former.training.update import OptState, Update
 
@@ -36,12 +37,17 @@ def create(config: Config, mesh: Mesh) -> TrainState:
     Each device makes what it holds; what is drawn does not depend on the mesh.
     """
     init = jax.jit(
-        lambda: _first(config, nn.unbox(_init_boxed(config.model, config.seed))),
+        lambda: _first(config, first_params(config)),
         out_shardings=shardings(config, mesh),
         # It runs once, and would compile for longer than all else on a CPU.
         compiler_options={"xla_backend_optimization_level": 1},
     )
     return jax.block_until_ready(init())  # where memory ends, that is said here
+
+
+def first_params(config: Config) -> dict:
+    """Parameters drawn from the seed, within a jit."""
+    return nn.unbox(_init_boxed(config.model, config.seed))
 
 
 def with_params(config: Config, mesh: Mesh, params: dict) -> TrainState:
@@ -100,6 +106,11 @@ def _names(path) -> tuple[str, ...]:
     return tuple(key for key in keys if isinstance(key, str))
 
 
+def parameter_shapes(c: ModelConfig) -> dict:
+    """Shapes and types of a model's parameters."""
+    return nn.unbox(_boxed_shapes(c))
+
+
 def update_of(config: Config) -> Update:
     return Update(config.optimizer, config.training.num_steps)
 
@@ -115,7 +126,7 @@ def _first(config: Config, params: dict) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=update_of(config).init(params),
+        opt_state=update_of(config).init(trainable.split(config, params)[0]),
         bad_steps=jnp.zeros((), jnp.int32),
         skipped_steps=jnp.zeros((), jnp.int32),
         usual_loss=jnp.float32(NO_STEP_YET),

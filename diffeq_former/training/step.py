@@ -20,6 +20,7 @@ from diffeq_former.sharding.mesh import (
     on_mesh,
     replicated,
 )
+from diffeq_former.training import trainable
 from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.norms import norms, squares
@@ -69,13 +70,12 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
         norm = gradient_norms["grad_norm"]
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
         spike = is_spike(config.training, losses["loss"], state.usual_loss)
+        trained, frozen = trainable.split(config, state.params)
         with jax.named_scope("optimizer"):
-            updated = update.apply(
-                gradients, norm, state.opt_state, state.params, finite
-            )
+            updated = update.apply(gradients, norm, state.opt_state, trained, finite)
         new = state.replace(
             step=state.step + 1,
-            params=updated.params,
+            params=trainable.join(updated.params, frozen),
             opt_state=updated.opt_state,
             skipped_steps=state.skipped_steps + ~finite,
         )

@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, name, params_of
+from cases import TINY, in_two_lots, mesh_of, name, params_of
 
 from diffeq_former.config import Config
 from diffeq_former.errors import UserError
-from diffeq_former.generation.generate import SHORTEST_BUCKET, Generator
+from diffeq_former.generation import buckets
+from diffeq_former.generation.batch import Row
+from diffeq_former.generation.generate import Generator
+from diffeq_former.generation.sampling import Sampling
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.training import state
 
@@ -53,7 +56,11 @@ def reference(config, params, prompt, num_new, eot=EOT):
     return tokens[1 + len(prompt) :]
 
 
-@pytest.mark.parametrize("config", VARIETY, ids=name)
+@pytest.mark.parametrize(
+    "config",
+    in_two_lots(VARIETY, lambda c: c.solver in ("rk4", "lie_trotter")),
+    ids=name,
+)
 def test_greedy_equals_the_full_forward_pass(config):
     params, num_new = params_of(config), 7
     ours = Generator(config, mesh_of()).generate(
@@ -171,8 +178,78 @@ def test_the_whole_length_can_be_used_and_no_more(generate):
         generate([prompt], max_new_tokens=-1)
 
 
+def test_prompts_are_read_in_chunks(monkeypatch, generate):
+    """Longer than a chunk, by part of one, by several, and by none, in one batch."""
+    prompts = [[5 + i % 7 for i in range(n)] for n in (21, 4, 8, 9, 0, 16)]
+    options = {"max_new_tokens": 12, **SAMPLED}
+    whole = generate(prompts, **options)
+    monkeypatch.setattr(buckets, "SHORTEST", 4)
+    monkeypatch.setattr(buckets, "CHUNK", 8)
+    assert generate(prompts, **options) == whole
+
+
+def test_a_cache_is_as_long_as_its_sequences(monkeypatch, generate):
+    options = {"max_new_tokens": 12, **SAMPLED}
+    long = generate(PROMPTS, **options)
+    sizes = []
+    monkeypatch.setattr(buckets, "SHORTEST_CACHE", 4)
+    monkeypatch.setattr(buckets, "cache", _recorded(buckets.cache, sizes))
+    assert generate(PROMPTS, **options) == long
+    assert sizes == [32]
+
+
+def _recorded(function, results):
+    def recorded(*arguments):
+        results.append(function(*arguments))
+        return results[-1]
+
+    return recorded
+
+
+def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
+    samplings = [Sampling(1.5, 0, 0.9), Sampling(0.7, 0, 0.5), Sampling(1.0, 0, 0.8)]
+    limits, seeds, eot = (3, 20, 9), (4, 4, 11), CONFIG.vocab_size
+    rows = [
+        Row(prompt, limit, seed, sampling)
+        for prompt, limit, seed, sampling in zip(
+            PROMPTS, limits, seeds, samplings, strict=False
+        )
+    ]
+    generator.run(generator.tabulate(params_of(CONFIG)), rows, eot)
+    for row in rows:
+        [alone] = generator.generate(
+            params_of(CONFIG),
+            [row.prompt],
+            max_new_tokens=row.max_new_tokens,
+            seed=row.seed,
+            temperature=row.sampling.temperature,
+            top_p=row.sampling.top_p,
+            eot=eot,
+        )
+        assert row.new == alone and len(alone) == row.max_new_tokens
+
+
+def test_who_watches_sees_what_came_and_may_end_a_row(generate):
+    whole = generate(PROMPTS, max_new_tokens=20, seed=2, **SAMPLED)
+    seen = [[] for _ in PROMPTS]
+
+    def watch(i, tokens, ended):
+        seen[i].append((list(tokens), ended))
+        return i == 2
+
+    rows = generate(PROMPTS, max_new_tokens=20, seed=2, watch=watch, **SAMPLED)
+    assert [row for i, row in enumerate(rows) if i != 2] == whole[:2] + whole[3:]
+    assert len(seen[2]) == 1 and rows[2] == whole[2][: len(rows[2])] != whole[2]
+    for i, calls in enumerate(seen):
+        assert [ended for _, ended in calls][:-1] == [False] * (len(calls) - 1)
+        assert calls[-1] == (rows[i], i != 2)
+        grown = [tokens for tokens, _ in calls]
+        assert all(b[: len(a)] == a for a, b in zip(grown, grown[1:], strict=False))
+    assert max(map(len, seen)) > 1
+
+
 def test_few_programs_are_compiled():
-    """One for a power of two of the prompts' lengths, whatever is asked besides."""
+    """Whatever the lengths, seeds and temperatures: those of their buckets."""
     config = dataclasses.replace(CONFIG, weights="shared")
     generator, params, compiled = Generator(config, mesh_of()), params_of(config), []
 
@@ -185,11 +262,13 @@ def test_few_programs_are_compiled():
         for length in range(0, 32, 3):
             generator.generate(
                 params,
-                [[5] * length],
+                [[5] * length] * 3,
                 max_new_tokens=1 + length % 5,
+                temperature=1 + length,
                 seed=length,
                 eot=3,
             )
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    assert SHORTEST_BUCKET == 16 and len(compiled) == 2  # 16, 32
+    # The table, the empty cache, prompts up to 16 and 32 tokens, and decoding.
+    assert buckets.SHORTEST == 16 and len(compiled) == 5

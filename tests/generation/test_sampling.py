@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from diffeq_former.errors import UserError
-from diffeq_former.generation.sampling import Sampling, keep_top_k, keep_top_p, sample
+from diffeq_former.generation.sampling import (
+    Rule,
+    Sampling,
+    keep_top_k,
+    keep_top_p,
+    probabilities,
+    sample,
+)
 
 V = 12
 
@@ -16,14 +23,14 @@ def logits_BV():
     return np.random.default_rng(0).normal(0, 2, (5, V)).astype(np.float32)
 
 
-def probabilities(logits_V):
+def softmax(logits_V):
     weights_V = np.exp(logits_V.astype(np.float64) - logits_V.max())
     return weights_V / weights_V.sum()
 
 
 def fewest_with_mass(logits_V, p):
     """By trying every number of the most likely tokens."""
-    p_V = probabilities(logits_V)
+    p_V = softmax(logits_V)
     order = sorted(range(len(p_V)), key=lambda v: -p_V[v])
     for count in range(1, len(order) + 1):
         if p_V[order[:count]].sum() >= p:
@@ -73,6 +80,8 @@ def test_top_p_stops_where_the_mass_is_reached():
         (Sampling(top_k=3, top_p=0.75), [4 / 7, 3 / 7, 0, 0]),  # of 9/9, 7/9 suffice
         (Sampling(temperature=0), [1, 0, 0, 0]),
         (Sampling(temperature=1e-30), [1, 0, 0, 0]),
+        (Sampling(temperature=1e-300), [1, 0, 0, 0]),  # zero in float32
+        (Sampling(top_p=1e-300), [1, 0, 0, 0]),
         (Sampling(top_k=1), [1, 0, 0, 0]),
     ],
     ids=str,
@@ -81,11 +90,26 @@ def test_frequencies(sampling, expected):
     draws = 40_000
     logits_BV = jnp.tile(jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]])), (draws, 1))
     keys_B = jax.random.split(jax.random.key(1), draws)
-    tokens_B = jax.jit(sample, static_argnums=2)(keys_B, logits_BV, sampling)
+    rule = Rule.of([sampling] * draws)
+    tokens_B = jax.jit(sample)(keys_B, logits_BV, rule)
     assert tokens_B.dtype == jnp.int32
+    wanted_BV = jax.jit(probabilities)(logits_BV, rule)
+    np.testing.assert_allclose(wanted_BV[0], expected, rtol=0, atol=1e-6)
     frequencies = np.bincount(tokens_B, minlength=4) / draws
     deviation = np.sqrt(np.array(expected) * (1 - np.array(expected)) / draws)
     assert (np.abs(frequencies - expected) <= 4 * deviation).all()
+
+
+def test_a_program_serves_all_numbers_of_a_kind():
+    """Rows of one call have each their own temperature and top_p."""
+    samplings = [Sampling(t, 0, p) for t, p in ((0.5, 0.99), (1.0, 0.75), (2.0, 0.5))]
+    logits_BV = jnp.tile(jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]])), (3, 1))
+    draw = jax.jit(lambda *arguments: probabilities(*arguments))
+    together_BV = draw(logits_BV, Rule.of(samplings))
+    for sampling, p_V in zip(samplings, together_BV, strict=True):
+        alone_BV = draw(logits_BV, Rule.of([sampling] * 3))
+        np.testing.assert_array_equal(alone_BV, jnp.tile(p_V[None], (3, 1)))
+    assert draw._cache_size() == 1
 
 
 @pytest.mark.parametrize(

@@ -46,3 +46,32 @@ def test_texts_are_their_prompts_and_what_follows():
     texts = continue_texts(params_of(MODEL), prompts, **options)
     for text, prompt in zip(texts, prompts, strict=True):
         assert text.startswith(prompt) and len(text) > len(prompt)
+
+
+def test_texts_end_before_a_stop_string_and_are_shown_as_they_come():
+    continue_texts, params = (
+        make_continue(MODEL, mesh_of(), ByteTokenizer()),
+        params_of(MODEL),
+    )
+    options = {"max_new_tokens": 20, "seed": 3}
+    prompts = ["naïve", "x = "]
+    whole, pieces = continue_texts(params, prompts, **options), []
+    continue_texts(params, prompts, show=lambda *piece: pieces.append(piece), **options)
+    for i, text in enumerate(whole):
+        of_row = [new for row, new in pieces if row == i]
+        assert "".join(of_row) == text and len(of_row) > 1
+    stop = whole[1][len("x = ") :][9:11]  # of the middle of what the second writes
+    shown = {0: [], 1: []}
+    texts = continue_texts(
+        params,
+        prompts,
+        stop=[stop],
+        show=lambda i, new: shown[i].append(new),
+        **options,
+    )
+    assert texts[1] == "x = " + whole[1][len("x = ") :].partition(stop)[0] != whole[1]
+    first = whole[0].removeprefix("naïve").partition(stop)[0]
+    assert texts[0] == "naïve" + first
+    assert ["".join(shown[i]) for i in (0, 1)] == texts
+    with pytest.raises(UserError, match="stop: expected strings"):
+        continue_texts(params, prompts, stop=[""], **options)

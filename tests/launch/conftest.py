@@ -25,7 +25,8 @@ asked = []
 
 def ask(number, _):
     asked.append(number)
-    print("asked by", signal.Signals(number).name, flush=True)
+    line = f"asked by {signal.Signals(number).name}\\n"
+    os.write(1, line.encode())  # whole, where several write to one pipe
 
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, ask)

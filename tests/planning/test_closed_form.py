@@ -83,7 +83,7 @@ def test_the_table_has_the_bytes_of_what_is_generated(config):
 
 
 def meshes():
-    quick = ("fsdp",)
+    quick = ("data",)
     for label, mesh, options in (
         ("data", {"data": 8}, {}),
         ("fsdp", {"data": 1, "fsdp": 8}, {}),

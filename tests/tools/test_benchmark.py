@@ -82,6 +82,7 @@ def test_recorded_ratios(tool, tmp_path):
         assert len(result.stdout.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_generation_against_the_memory():
     found = {line["work"]: line for line in lines(alone("weights"))}
     assert found.keys() == {"copy", "generate", "pull_back", "update"}

@@ -3,11 +3,14 @@
 import dataclasses
 import json
 
+import pytest
+
 from diffeq_former.ode.solvers import SOLVERS
 
 TOOL = "convergence.py"
 
 
+@pytest.mark.slow
 def test_writes_the_picture_and_its_numbers(tool, trained, tmp_path):
     """A trained model with fast sinusoids: errors shrink, if not by the order."""
     output = tmp_path / "orders.png"

@@ -49,6 +49,7 @@ def test_it_writes(tool, discrete, trained):
     assert result.stdout.startswith("the")
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_it(discrete, loss, tmp_path):
     """At a rate that moves nothing, so that the weights that it starts from show."""
     config = run_directory.read_config(discrete)

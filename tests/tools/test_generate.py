@@ -1,5 +1,7 @@
 """tools/generate.py as a user runs it."""
 
+import json
+
 import pytest
 from cases import mesh_of
 
@@ -42,6 +44,27 @@ def test_greedy(tool, trained, continue_texts):
     assert (result.returncode, result.stdout) == (0, expected + "\n"), result.stderr
 
 
+def test_streams_up_to_a_stop_string(tool, trained, continue_texts):
+    flags = ("--prompt=a mat", "--temperature=0", "--max_new_tokens=8", "--stream")
+    [whole] = continue_texts(["a mat"], max_new_tokens=8, temperature=0.0)
+    stop = whole.removeprefix("a mat")[3]
+    result = tool(TOOL, f"--workdir={trained.workdir}", *flags, f"--stop={stop}")
+    expected = "a mat" + whole.removeprefix("a mat").partition(stop)[0]
+    assert (result.returncode, result.stdout) == (0, expected + "\n"), result.stderr
+
+
+def test_drafts(tool, trained, continue_texts):
+    """Greedy, it writes what it writes without."""
+    flags = ("--prompt=a mat", "--temperature=0", "--max_new_tokens=8")
+    drafts = ("--draft_steps=1", "--draft_tokens=2")
+    result = tool(TOOL, f"--workdir={trained.workdir}", *flags, *drafts)
+    [expected] = continue_texts(["a mat"], max_new_tokens=8, temperature=0.0)
+    assert (result.returncode, result.stdout) == (0, expected + "\n"), result.stderr
+    figures = json.loads(result.stderr)
+    assert figures["acceptance"] == figures["accepted"] / figures["drafted"] <= 1
+    assert figures["tokens_per_second"] > 0 and figures["drafted"] % 2 == 0
+
+
 def test_training_sampled_the_same(trained):
     """What the loop wrote down is what its sampler makes of the last parameters."""
     sample = make_sampler(trained.run.config, mesh_of(8), trained.run.tokenizer)
@@ -59,12 +82,19 @@ def test_training_sampled_the_same(trained):
         ("--max_new_tokens=-1", "max_new_tokens: expected 0 or more, got -1"),
         ("--max_new_tokens=15", "and 15 new ones are more than the model's max_len"),
         ("--seed=-1", "seed"),
+        ("--stop=", "stop: expected strings of one character or more, got ''"),
+        ("--draft_steps=3", "draft_steps: expected 1 to 2, the model's own number"),
         ("--workdir=/no/such/run", "/no/such/run is no run"),
     ],
 )
 def test_wrong_input(refused, trained, flag, message):
     flags = (f"--workdir={trained.workdir}", "--max_new_tokens=1", "--prompt=ab")
     assert message in refused(TOOL, *flags, flag)
+
+
+def test_several_prompts_are_no_stream(refused, trained):
+    flags = (f"--workdir={trained.workdir}", "--prompt=a", "--prompt=b", "--stream")
+    assert refused(TOOL, *flags).startswith("--stream: expected one --prompt, got 2")
 
 
 def test_no_prompt(refused, trained):

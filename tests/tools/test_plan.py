@@ -65,6 +65,10 @@ def test_compiled_beside_predicted(tool):
         (["--num_devices=7"], "config.training.batch_size: expected a multiple of 7"),
         (["--num_devices=2", "--config.mesh.fsdp=3"], "config.mesh: data=-1, fsdp=3"),
         ([], "flag --num_devices=None: "),
+        (
+            ["--num_devices=1", "--config.finetune.base=runs/x"],
+            "--config.finetune.base=runs/x: a plan does not read a base; leave it",
+        ),
     ],
 )
 def test_wrong_flags(refused, flags, words):

@@ -18,6 +18,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, loop, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 from diffeq_former.training.damage import choose, set_aside
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.lock import LOCK
 from diffeq_former.training.preemption import StopRequest
 
@@ -194,7 +195,7 @@ def test_all_are_damaged(workdir, directory, dataset, config):
     names = [damage(directory / str(step)) for step in STEPS]
     before = contents(workdir)
     fitting = run_directory.fit(config, datasets.load(dataset.path))
-    judges = loop.Judges(evaluate=None, sample=None)
+    judges = Judges(evaluate=None, sample=None)
     with pytest.raises(UserError) as error:
         loop.train(fitting, workdir, dataset, mesh_of(), judges, StopRequest())
     message = str(error.value)

@@ -13,6 +13,7 @@ from runs import tiny_config
 from diffeq_former.cli import OK, STOPPED
 from diffeq_former.evaluation.perplexity import make_evaluate
 from diffeq_former.training import loop, run_directory
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
 NUM_STEPS = 12
@@ -42,7 +43,7 @@ def train(config, workdir, dataset, mesh, stop):
     def evaluate(params, should_stop):
         return make_evaluate(config, dataset, mesh)(params)
 
-    judges = loop.Judges(evaluate=evaluate, sample=None)
+    judges = Judges(evaluate=evaluate, sample=None)
     return loop.train(config, workdir, dataset, mesh, judges, stop)
 
 

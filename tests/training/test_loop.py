@@ -13,7 +13,8 @@ from runs import NUM_STEPS, tiny_config
 from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
 from diffeq_former.evaluation.perplexity import make_evaluate
-from diffeq_former.training import checkpoint, loop, run_directory
+from diffeq_former.training import checkpoint, run_directory
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
 pytestmark = pytest.mark.usefixtures("compile_once")
@@ -32,7 +33,7 @@ def config(dataset):
 @pytest.fixture(scope="module")
 def judges(config, dataset):
     evaluate = make_evaluate(config, dataset, mesh_of())
-    return loop.Judges(
+    return Judges(
         evaluate=lambda params, should_stop: evaluate(params),
         sample=lambda params: f"{float(params['final_norm']['scale'].sum())}",
     )
@@ -130,7 +131,7 @@ def test_stopped_before_the_first_step(config, dataset, judges, tmp_path):
 
 def test_done_is_done(config, dataset, judges, uninterrupted):
     before = lines(uninterrupted)
-    refuse = loop.Judges(evaluate=None, sample=None)
+    refuse = Judges(evaluate=None, sample=None)
     assert train(config, uninterrupted, dataset, refuse, StopRequest()) == 0
     assert lines(uninterrupted) == before
 

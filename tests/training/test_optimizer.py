@@ -19,6 +19,8 @@ LINEAR = {
     "bias_bank": ("bank", False),
     "kernel": ("base", True),
     "bias": ("base", False),
+    "lora_a": ("lora", True),
+    "lora_b": ("lora", True),
 }
 NORM = {
     name: ("norm", False) for name in ("scale", "shift", "scale_bank", "shift_bank")

@@ -17,7 +17,8 @@ from runs import tiny_config
 from diffeq_former.cli import STOPPED
 from diffeq_former.config import Config, ProfileConfig, TrainingConfig
 from diffeq_former.sharding.mesh import batch_sharding, layout
-from diffeq_former.training import loop, run_directory, state
+from diffeq_former.training import run_directory, state
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.step import make_train_step
@@ -43,7 +44,7 @@ def recording(config, **profile):
 
 
 def judges(evaluate=lambda params, should_stop: {"loss": 1.0}):
-    return loop.Judges(evaluate=evaluate, sample=None)
+    return Judges(evaluate=evaluate, sample=None)
 
 
 def traces(workdir) -> list:
@@ -88,6 +89,7 @@ def test_without_it_there_is_none_and_nothing_waits(config, dataset, tmp_path):
             pass
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_leaves_its_part_and_the_next_the_rest(
     config, dataset, tmp_path, capsys
 ):
@@ -115,6 +117,7 @@ def test_a_run_that_fails_leaves_its_part(config, dataset, tmp_path):
     assert traced_steps(folder) == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_back_records_anew(tmp_path):
     """Two whole traces, the first of what was recorded until then."""
     said = []

@@ -83,6 +83,7 @@ def assert_ends_like(uninterrupted, command, workdir, config) -> None:
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_killed_ten_times(config, folder, uninterrupted):
     command, workdir, draw = Command(folder, config), folder / "killed", random.Random()
     for _ in range(KILLS):

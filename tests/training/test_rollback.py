@@ -21,7 +21,8 @@ from runs import Command, tiny_config
 from diffeq_former.cli import STOPPED
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import UserError
-from diffeq_former.training import checkpoint, loop, run_directory
+from diffeq_former.training import checkpoint, run_directory
+from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
 pytestmark = pytest.mark.usefixtures("compile_once")
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("compile_once")
 BROKEN = 1  # the token's id: a byte that the words do not have
 START, END = 3, 18
 CHECKPOINTS = range(START, END + 1, 3)
-JUDGES = loop.Judges(
+JUDGES = Judges(
     evaluate=lambda params, should_stop: {"loss": 1.0}, sample=lambda params: "words"
 )
 

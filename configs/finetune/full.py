@@ -1,0 +1,28 @@
+"""Trains all of a run on: as it is, or cut into layers.
+
+    python -m diffeq_former.main --config=configs/finetune/full.py \
+        --workdir=runs/tuned --config.data.path=data/other \
+        --config.finetune.base=runs/small --config.finetune.num_steps=12
+
+The base decides on the model. Without num_steps it stays what it is: a hypernetwork
+goes on as one, and can be cut at any depth afterwards.
+
+Data: any text, prepared with the base's tokenizer.
+Hardware: as for the base.
+Time: not measured yet.
+Result: starts at the base's loss; see docs/experiments.md.
+"""
+
+from diffeq_former.config import default_config
+
+
+def get_config():
+    config = default_config()
+    config.model.remat = "dots"
+    config.optimizer.learning_rate = 1e-4
+    config.optimizer.warmup_fraction = 0.05
+    config.training.num_steps = 1000
+    config.training.batch_size = 16
+    config.training.eval_every = 100
+    config.training.checkpoint_every = 100
+    return config

@@ -1,0 +1,36 @@
+"""LoRA: adapters of rank 8 on all linear maps of a run that is cut into layers.
+
+    python -m diffeq_former.main --config=configs/finetune/lora.py \
+        --workdir=runs/tuned --config.data.path=data/other \
+        --config.finetune.base=runs/small --config.finetune.num_steps=12
+
+The base decides on the model; without num_steps it keeps its own depth. Afterwards:
+
+    python tools/merge_lora.py --workdir=runs/tuned --output=runs/merged
+    python tools/export_adapter.py --workdir=runs/tuned --output=adapter
+
+The second is for bases that are plain transformers: layer_table with lie_trotter.
+
+Data: any text, prepared with the base's tokenizer.
+Hardware: as for the base, of whose memory the moments and the gradients are spared.
+Time: not measured yet.
+Result: starts at the base's loss; see docs/experiments.md.
+"""
+
+from diffeq_former.config import default_config
+
+
+def get_config():
+    config = default_config()
+    config.model.lora_rank = 8
+    config.model.lora_alpha = 16.0
+    config.model.lora_dropout = 0.05
+    config.model.remat = "dots"
+    config.optimizer.learning_rate = 1e-3  # B starts at zero: larger than for all
+    config.optimizer.weight_decay = 0.0
+    config.optimizer.warmup_fraction = 0.05
+    config.training.num_steps = 1000
+    config.training.batch_size = 16
+    config.training.eval_every = 100
+    config.training.checkpoint_every = 100
+    return config

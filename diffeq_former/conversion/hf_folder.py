@@ -1,0 +1,150 @@
+"""A folder of a Hugging Face model: config.json, and tensors as safetensors."""
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from diffeq_former.errors import UserError
+
+CONFIG, WEIGHTS, INDEX = (
+    "config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+)
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+SHARD_BYTES = 5 * 10**9  # as transformers cuts them
+_READABLE = ("F32", "F16", "BF16")
+
+
+class HFFolder:
+    """What is read of a folder; nothing in it is run or unpickled.
+
+    Raises:
+      UserError: if it is no such folder, or a file is missing or damaged.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        if not (path / CONFIG).is_file():
+            raise UserError(f"{path} is no Hugging Face model: it has no {CONFIG}")
+        self.config = read_json(path / CONFIG)
+        self._files = self._find_tensors()
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._files)
+
+    def read(self, key: str) -> np.ndarray:
+        """The tensor, float32."""
+        path = self._files[key]
+        with _opened(path) as file:
+            if (dtype := file.get_slice(key).get_dtype()) not in _READABLE:
+                raise UserError(
+                    f"{path}: {key} is {dtype}; only float32, float16 and bfloat16 are"
+                    " read"
+                )
+            return file.get_tensor(key).astype(np.float32)
+
+    def _find_tensors(self) -> dict[str, Path]:
+        """The file of each key."""
+        if (path := self.path / WEIGHTS).is_file():
+            return dict.fromkeys(_keys_of(path), path)
+        if not (path := self.path / INDEX).is_file():
+            pickles = sorted(self.path.glob("*.bin"))
+            said = (
+                f" ({pickles[0].name} is a pickle, which is not read)"
+                if pickles
+                else ""
+            )
+            raise UserError(
+                f"{self.path} has neither {WEIGHTS} nor {INDEX}{said}: save the model"
+                " with transformers' save_pretrained"
+            )
+        shards = read_json(path).get("weight_map")
+        if not isinstance(shards, dict):
+            raise UserError(f"{path} is damaged: it has no weight_map")
+        found = {}
+        for name in sorted(set(shards.values())):
+            shard = self.path / name
+            if not shard.is_file():
+                raise UserError(f"{shard} is missing, which {INDEX} names")
+            found |= dict.fromkeys(_keys_of(shard), shard)
+        for key, name in shards.items():
+            if found.get(key) != self.path / name:
+                raise UserError(f"{path}: {key} is not in {name}")
+        return found
+
+
+def write(
+    folder: Path,
+    config: dict,
+    tensors: Mapping[str, np.ndarray],
+    dtype: str,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes config.json and the tensors, in files of at most `shard_bytes`.
+
+    A larger tensor has a file to itself.
+    """
+    item = np.dtype(DTYPES[dtype]).itemsize
+    sizes = {key: math.prod(tensor.shape) * item for key, tensor in tensors.items()}
+    shards, weight_map = _shards(sizes, shard_bytes), {}
+    for number, keys in enumerate(shards, 1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        name = WEIGHTS if len(shards) == 1 else name
+        arrays = {
+            key: np.ascontiguousarray(tensors[key], DTYPES[dtype]) for key in keys
+        }
+        save_file(arrays, folder / name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(keys, name)
+    if len(shards) > 1:
+        total = {"total_size": sum(sizes.values())}
+        write_json(folder / INDEX, {"metadata": total, "weight_map": weight_map})
+    write_json(folder / CONFIG, config)
+
+
+def read_json(path: Path) -> dict:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is missing or damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: expected a JSON object")
+    return value
+
+
+def write_json(path: Path, value: dict) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """The keys in order, in lots of at most so many bytes."""
+    lots, filled = [], math.inf
+    for key, size in sizes.items():
+        if filled + size > most:
+            lots.append([])
+            filled = 0
+        lots[-1].append(key)
+        filled += size
+    return lots
+
+
+def _keys_of(path: Path) -> list[str]:
+    with _opened(path) as file:
+        return list(file.keys())
+
+
+@contextlib.contextmanager
+def _opened(path: Path):
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error

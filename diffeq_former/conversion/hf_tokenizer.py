@@ -1,0 +1,145 @@
+"""The tokenizer files of a Hugging Face folder, both ways.
+
+A run that comes from such a folder keeps, beside its tokenizer, what else the folder
+says of text: special tokens and how to generate. An export gives them back.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from diffeq_former.conversion.hf_folder import read_json, write_json
+from diffeq_former.data.tokenizers import (
+    ByteTokenizer,
+    HFTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+)
+from diffeq_former.errors import UserError
+
+GENERATION = "generation_config.json"
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+_KEPT = (
+    TOKENIZER_CONFIG,
+    GENERATION,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+_SENTENCEPIECE = "tokenizer.model"
+_END_OF_TEXT = "<|endoftext|>"
+
+
+def read(folder: Path, vocab_size: int) -> Tokenizer:
+    """The tokenizer of a folder's model.
+
+    Raises:
+      UserError: if there is none that we read, or it has more tokens than the model.
+    """
+    kinds = {HFTokenizer.FILE: HFTokenizer, _SENTENCEPIECE: SentencePieceTokenizer}
+    found = [name for name in kinds if (folder / name).is_file()]
+    if not found:
+        raise UserError(
+            f"{folder} has neither {' nor '.join(kinds)}: save the model's tokenizer"
+            " there with transformers' save_pretrained"
+        )
+    path = folder / found[0]
+    try:
+        tokenizer = kinds[path.name](path.read_bytes())
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    if tokenizer.vocab_size > vocab_size:
+        raise UserError(
+            f"{path} is not this model's tokenizer: it has {tokenizer.vocab_size}"
+            f" tokens, the model {vocab_size}"
+        )
+    return tokenizer
+
+
+def keep(folder: Path, config: Mapping, kept: Path) -> None:
+    """Copies what a folder says of text beside the tokenizer in `kept`."""
+    for name in _KEPT:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, kept / name)
+    if not (kept / GENERATION).exists():
+        write_json(kept / GENERATION, _ids(config))
+
+
+def write(tokenizer: Tokenizer, kept: Path, max_len: int, folder: Path) -> dict:
+    """Writes the files of a tokenizer, and what is kept beside it in a run.
+
+    Returns:
+      The ids of special tokens, for config.json.
+    """
+    for name in _KEPT:
+        if (kept / name).is_file():
+            shutil.copyfile(kept / name, folder / name)
+    if not (folder / GENERATION).exists():
+        ends = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
+        write_json(folder / GENERATION, ends)
+    described = _write_model(tokenizer, folder)
+    if not (folder / TOKENIZER_CONFIG).exists():
+        write_json(folder / TOKENIZER_CONFIG, described | {"model_max_length": max_len})
+    return _ids(read_json(folder / GENERATION))
+
+
+def _ids(given: Mapping) -> dict:
+    return {name: given[name] for name in IDS if given.get(name) is not None}
+
+
+def _write_model(tokenizer: Tokenizer, folder: Path) -> dict:
+    """Writes the file; returns what tokenizer_config.json says of it."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
+        return _described_pieces(tokenizer)
+    model = tokenizer.model
+    if isinstance(tokenizer, ByteTokenizer):
+        model = byte_tokenizer_json().encode()
+    (folder / HFTokenizer.FILE).write_bytes(model)
+    from tokenizers import Tokenizer as Backend
+
+    end = Backend.from_buffer(model).id_to_token(tokenizer.eot)
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": end,
+        "eos_token": end,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _described_pieces(tokenizer: SentencePieceTokenizer) -> dict:
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor(model_proto=tokenizer.model)
+    end = pieces.id_to_piece(tokenizer.eot)
+    return {
+        "tokenizer_class": "LlamaTokenizer",
+        "legacy": False,
+        "add_prefix_space": pieces.encode("a", out_type=str)[0].startswith("▁"),
+        "add_bos_token": False,
+        "bos_token": end,
+        "eos_token": end,
+        "unk_token": pieces.id_to_piece(pieces.unk_id()),
+    }
+
+
+def byte_tokenizer_json() -> str:
+    """`ByteTokenizer` as a tokenizer.json: byte b is token b, the end of text 256."""
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
+
+    made = Backend(models.BPE({c: b for b, c in enumerate(_byte_letters())}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(_END_OF_TEXT, special=True)])
+    return made.to_str()
+
+
+def _byte_letters() -> list[str]:
+    """GPT-2's letter for each byte: its own if it prints, else one from 256 on."""
+    own = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(b if b in own else next(others)) for b in range(256)]

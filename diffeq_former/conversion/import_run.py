@@ -1,0 +1,83 @@
+"""From a Hugging Face folder to a run at its step 0."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from jax.sharding import Mesh
+
+from diffeq_former.config import Config, MeshConfig, ModelConfig
+from diffeq_former.conversion import hf_tokenizer, hypernetwork_fit
+from diffeq_former.conversion.architecture import to_params
+from diffeq_former.conversion.architectures import of_config, read_model
+from diffeq_former.conversion.hf_folder import CONFIG, HFFolder
+from diffeq_former.data.output import complete_or_nothing
+from diffeq_former.errors import UserError
+from diffeq_former.sharding.mesh import check_model_fits
+from diffeq_former.training import run_directory, state
+from diffeq_former.training.checkpoint import Checkpoints
+
+
+def model_of(folder: HFFolder) -> ModelConfig:
+    """The layer_table that a folder's config.json describes."""
+    with _named(folder.path / CONFIG):
+        return read_model(of_config(folder.config), folder.config)
+
+
+def params_of(folder: HFFolder, model: ModelConfig) -> dict:
+    """The parameters of the layer_table, float32, on the host."""
+    architecture = of_config(folder.config)
+    with _named(folder.path):
+        return to_params(architecture, model, folder.keys, folder.read)
+
+
+def import_run(
+    path: Path,
+    output: Path,
+    mesh_config: MeshConfig,
+    mesh: Mesh,
+    time_embed_dim: int | None = None,
+) -> tuple[Config, dict[str, float]]:
+    """Writes a run at its step 0 whose model is that of a Hugging Face folder.
+
+    Args:
+      path: The folder.
+      output: The new run's folder, which must not exist. It is complete or not there.
+      mesh_config: The new run's own mesh.
+      mesh: That mesh.
+      time_embed_dim: E of the hypernetwork that it becomes, 0: as many as layers; None:
+        it stays a layer_table.
+
+    Returns:
+      The new run's config, and, of a hypernetwork, the relative error of each unit.
+
+    Raises:
+      UserError: for a folder that cannot be read, or a model that ours is not.
+    """
+    folder, errors = HFFolder(path), {}
+    model = model_of(folder)
+    tokenizer = hf_tokenizer.read(path, model.vocab_size)
+    check_model_fits(model, mesh)
+    with complete_or_nothing(output) as aside:
+        params = params_of(folder, model)
+        if time_embed_dim is not None:
+            E = time_embed_dim or model.num_layers
+            model = hypernetwork_fit.continuous_model(model, E)
+            params, errors = hypernetwork_fit.fit(model, params)
+        config = dataclasses.replace(Config(), model=model, mesh=mesh_config)
+        run_directory.write_without_data(aside, config, tokenizer)
+        hf_tokenizer.keep(path, folder.config, aside / run_directory.TOKENIZER)
+        checkpoints = Checkpoints(aside / run_directory.CHECKPOINTS, 1, 0)
+        with contextlib.closing(checkpoints):
+            checkpoints.save(0, state.with_params(config, mesh, params))
+    return config, errors
+
+
+@contextlib.contextmanager
+def _named(path: Path):
+    """Says in a UserError which file or folder it is about."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        raise UserError(text if str(path) in text else f"{path}: {text}") from error

@@ -1,0 +1,243 @@
+"""A transformer in steps over depth that are not GPT-2's or Llama's, for transformers.
+
+Needs PyTorch and transformers, not JAX, and no other file of code. Load the folder it
+lies in with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`.
+
+With `euler` a step adds both terms of the field at once, x + h (attention(x) +
+feed_forward(x)) (Tong et al. 2025, arXiv 2503.01329); `strang` takes half of the
+feed-forward before and half after the attention.
+
+B batch, L length, D model, N heads, K key-value heads, H head, h half of it.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+_RELEASED_EPS = 1e-6  # of the norms of a llama with `chain_norms`
+
+
+class DiffEqFormerConfig(PretrainedConfig):
+    """What config.json says; it says all."""
+
+    model_type = "diffeq_former"
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "num_key_value_heads": "num_kv_heads",
+        "intermediate_size": "d_ff",
+        "max_position_embeddings": "max_len",
+    }
+
+
+class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
+    config_class = DiffEqFormerConfig
+
+    def __init__(self, config: DiffEqFormerConfig):
+        super().__init__(config)
+        D, V = config.d_model, config.vocab_size
+        self.embedding = _parameters(token=(V, D))
+        if config.block == "gpt":
+            self.embedding["position"] = _zeros(config.max_len, D)
+        self.weights = nn.ModuleDict(_units(config))
+        self.final_norm = _norm(D, shift=config.block == "gpt")
+        if config.block == "llama" and not config.tied_head:
+            self.head = _parameters(kernel=(D, V))
+        self.post_init()
+
+    def get_input_embeddings(self) -> None:
+        return None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: DynamicCache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **kwargs,
+    ) -> CausalLMOutputWithPast:
+        """Logits of the tokens after the given ones.
+
+        Args:
+          input_ids: Tokens [B, L].
+          attention_mask: [B, S], 0 for padding; S counts what is cached as well.
+          position_ids: [B, L]; else tokens are counted, those of padding not.
+          past_key_values: Keys and values of the tokens before.
+          use_cache: Whether to return keys and values.
+          logits_to_keep: Of how many of the last tokens; 0: of all.
+          kwargs: What generation passes besides is not used.
+        """
+        c = self.config
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        position_BL, mask_BLS = _places(input_ids, attention_mask, past)
+        if position_ids is not None:
+            position_BL = position_ids
+        x_BLD = self.embedding["token"][input_ids]
+        if c.block == "gpt":
+            x_BLD = x_BLD + self.embedding["position"][position_BL]
+        for k in range(c.num_layers):
+            x_BLD = self._step(k, x_BLD, position_BL, mask_BLS, past_key_values)
+        x_BLD = self._normalise(self.final_norm, x_BLD, c.norm_eps)[:, -logits_to_keep:]
+        tied = not hasattr(self, "head")
+        head_DV = self.embedding["token"].T if tied else self.head["kernel"]
+        return CausalLMOutputWithPast(
+            logits=x_BLD @ head_DV, past_key_values=past_key_values
+        )
+
+    def _step(self, k: int, x_BLD, position_BL, mask_BLS, cache) -> Tensor:
+        """One step of the solver, with the weights of layer k."""
+        h = self.config.horizon / self.config.num_layers
+        w = {
+            name: {n: p[k] for n, p in unit.items()}
+            for name, unit in self.weights.items()
+        }
+
+        def attend(q_BLNH, k_BLKH, v_BLKH):
+            q, keys, values = (x.transpose(1, 2) for x in (q_BLNH, k_BLKH, v_BLKH))
+            if cache is not None:
+                keys, values = cache.update(keys, values, k)
+            groups = q.shape[1] // keys.shape[1]
+            keys, values = (x.repeat_interleave(groups, 1) for x in (keys, values))
+            o = nn.functional.scaled_dot_product_attention(
+                q, keys, values, mask_BLS[:, None]
+            )
+            return o.transpose(1, 2)
+
+        def attention(x):
+            return self._attention(w, x, position_BL, attend)
+
+        def feed_forward(x):
+            return self._feed_forward(w, x)
+
+        if self.config.solver == "euler":
+            return x_BLD + h * (attention(x_BLD) + feed_forward(x_BLD))
+        if self.config.solver == "strang":
+            x_BLD = x_BLD + h / 2 * feed_forward(x_BLD)
+            x_BLD = x_BLD + h * attention(x_BLD)
+            return x_BLD + h / 2 * feed_forward(x_BLD)
+        x_BLD = x_BLD + h * attention(x_BLD)
+        return x_BLD + h * feed_forward(x_BLD)
+
+    def _attention(self, w: dict, x_BLD, position_BL, attend) -> Tensor:
+        y_BLD = self._normalise(w["norm_1"], x_BLD)
+        if self.config.block == "gpt":
+            qkv_BL3NH = _linear(w["qkv"], y_BLD)
+            return _linear(w["attention_out"], attend(*qkv_BL3NH.unbind(2)), 2)
+        q_BLNH, k_BLKH, v_BLKH = (
+            _linear(w[n], y_BLD) for n in ("query", "key", "value")
+        )
+        frequencies_h = _frequencies(self.config).to(x_BLD.device)
+        q_BLNH = _rotate(q_BLNH, position_BL, frequencies_h)
+        k_BLKH = _rotate(k_BLKH, position_BL, frequencies_h)
+        return _linear(w["attention_out"], attend(q_BLNH, k_BLKH, v_BLKH), 2)
+
+    def _feed_forward(self, w: dict, x_BLD: Tensor) -> Tensor:
+        if self.config.chain_norms:
+            x_BLD = self._normalise(w["norm_1"], x_BLD)
+        y_BLD = self._normalise(w["norm_2"], x_BLD)
+        if self.config.block == "gpt":
+            return _linear(
+                w["ff_out"],
+                nn.functional.gelu(_linear(w["ff_in"], y_BLD), approximate="tanh"),
+            )
+        return _linear(
+            w["down"],
+            nn.functional.silu(_linear(w["gate"], y_BLD)) * _linear(w["up"], y_BLD),
+        )
+
+    def _normalise(self, w, x: Tensor, eps: float | None = None) -> Tensor:
+        """LayerNorm of the gpt block, RMSNorm of the llama block; in float32."""
+        c, y = self.config, x.float()
+        if c.block == "gpt":
+            y = y - y.mean(-1, keepdim=True)
+        eps = eps or (_RELEASED_EPS if c.chain_norms else c.norm_eps)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * w["scale"]
+        return (y + w["shift"] if "shift" in w else y).to(x.dtype)
+
+
+def _units(c: DiffEqFormerConfig) -> dict[str, nn.ParameterDict]:
+    """The weights of all layers, with layers as their first axis."""
+    L, D, N, K, F = c.num_layers, c.d_model, c.num_heads, c.num_kv_heads, c.d_ff
+    H, gpt = D // N, c.block == "gpt"
+    shift = gpt or c.chain_norms
+    units = {"norm_1": _norm(L, D, shift=shift), "norm_2": _norm(L, D, shift=shift)}
+    if gpt:
+        return units | {
+            "qkv": _parameters(kernel=(L, D, 3, N, H), bias=(L, 3, N, H)),
+            "attention_out": _parameters(kernel=(L, N, H, D), bias=(L, D)),
+            "ff_in": _parameters(kernel=(L, D, F), bias=(L, F)),
+            "ff_out": _parameters(kernel=(L, F, D), bias=(L, D)),
+        }
+    return units | {
+        "query": _parameters(kernel=(L, D, N, H)),
+        "key": _parameters(kernel=(L, D, K, H)),
+        "value": _parameters(kernel=(L, D, K, H)),
+        "attention_out": _parameters(kernel=(L, N, H, D)),
+        "gate": _parameters(kernel=(L, D, F)),
+        "up": _parameters(kernel=(L, D, F)),
+        "down": _parameters(kernel=(L, F, D)),
+    }
+
+
+def _norm(*shape: int, shift: bool) -> nn.ParameterDict:
+    names = ["scale"] + ["shift"] * shift
+    return _parameters(**dict.fromkeys(names, shape))
+
+
+def _parameters(**shapes: tuple[int, ...]) -> nn.ParameterDict:
+    return nn.ParameterDict({name: _zeros(*shape) for name, shape in shapes.items()})
+
+
+def _zeros(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(shape))
+
+
+def _linear(w: dict, x: Tensor, num_inputs: int = 1) -> Tensor:
+    y = torch.tensordot(x, w["kernel"], num_inputs)
+    return y + w["bias"] if "bias" in w else y
+
+
+def _places(tokens_BL: Tensor, padding_BS: Tensor | None, past: int):
+    """Positions [B, L], and which of the S = past + L tokens each may see [B, L, S]."""
+    B, L = tokens_BL.shape
+    index_S = torch.arange(past + L, device=tokens_BL.device)
+    index_L = index_S[past:]
+    mask_BLS = (index_S[None] <= index_L[:, None])[None].expand(B, -1, -1)
+    if padding_BS is None:
+        return index_L[None].expand(B, -1), mask_BLS
+    real_BS = padding_BS.bool()
+    itself_LS = index_S[None] == index_L[:, None]  # a token of padding sees something
+    position_BS = (real_BS.long().cumsum(-1) - 1).clamp(min=0)
+    return position_BS[:, past:], (mask_BLS & real_BS[:, None]) | itself_LS[None]
+
+
+def _frequencies(c: DiffEqFormerConfig) -> Tensor:
+    """Of the rotary positions: radians a position, [h]."""
+    half = c.d_model // c.num_heads // 2
+    frequencies_h = c.rope_base ** (-torch.arange(half).float() / half)
+    if c.rope_kind == "linear":
+        return frequencies_h / c.rope_factor
+    if c.rope_kind == "llama3":
+        turns_h = c.rope_original_len * frequencies_h / (2 * math.pi)
+        kept_h = (turns_h - c.rope_low_turns) / (c.rope_high_turns - c.rope_low_turns)
+        kept_h = kept_h.clamp(0, 1)
+        return frequencies_h * (kept_h + (1 - kept_h) / c.rope_factor)
+    return frequencies_h
+
+
+def _rotate(x_BLNH: Tensor, position_BL: Tensor, frequencies_h: Tensor) -> Tensor:
+    """Rotates the pairs (x[i], x[i + h]) by position * frequency, in float32."""
+    angles_BL1h = (position_BL[..., None].float() * frequencies_h)[:, :, None]
+    cos, sin = angles_BL1h.cos(), angles_BL1h.sin()
+    first, second = x_BLNH.float().chunk(2, -1)
+    rotated = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat(rotated, -1).to(x_BLNH.dtype)

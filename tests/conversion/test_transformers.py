@@ -1,0 +1,218 @@
+"""Against real models of transformers (the extra hf): random sizes, both ways."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from cases import mesh_of, params_of, tokens_of
+
+from diffeq_former.config import Config, ModelConfig
+from diffeq_former.conversion import hf_folder, hf_tokenizer
+from diffeq_former.conversion.architecture import to_tensors
+from diffeq_former.conversion.architectures import of_model
+from diffeq_former.conversion.export_run import export_run
+from diffeq_former.conversion.hf_folder import HFFolder
+from diffeq_former.conversion.import_run import model_of
+from diffeq_former.conversion.import_run import params_of as read_params
+from diffeq_former.conversion.own import CODE
+from diffeq_former.data.sentencepiece_training import train
+from diffeq_former.data.tokenizers import ByteTokenizer, SentencePieceTokenizer
+from diffeq_former.generation.generate import Generator
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.training import run_directory, state
+from diffeq_former.training.checkpoint import Checkpoints
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+EOT = 256
+BYTES = ModelConfig(
+    num_layers=3,
+    d_model=16,
+    num_heads=4,
+    d_ff=40,
+    vocab_size=260,
+    max_len=24,
+    time_embed_dim=4,
+    num_frequencies=5,
+    dtype="float32",
+    weights="layer_table",
+    solver="lie_trotter",
+)
+LLAMA3 = {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_len": 16}
+LLAMA = {"block": "llama", "rope_base": 300.0}
+CUT = {"weights": "hypernetwork"}
+TWINS = {
+    "gpt2": {},
+    "gpt2-short-steps": {"horizon": 1.0},
+    "gpt2-cut": {**CUT, "horizon": 1.0},
+    "llama": {**LLAMA, "num_kv_heads": 2, "norm_eps": 1e-3},
+    "llama-tied": {**LLAMA, "tied_head": True, "horizon": 2.0},
+    "llama3": {**LLAMA, **LLAMA3, "num_kv_heads": 1},
+    "llama-linear": {**LLAMA, "rope_scaling": "linear", "rope_factor": 3.0},
+    "llama-shared": {**LLAMA, "weights": "shared"},
+}
+OWN = {
+    "gpt-euler": {"solver": "euler"},
+    "gpt-euler-cut": {**CUT, "solver": "euler"},
+    "gpt-strang": {"solver": "strang", "horizon": 2.0},
+    "llama-euler": {**LLAMA, **LLAMA3, "solver": "euler", "num_kv_heads": 2},
+    "llama-released": {**LLAMA, "chain_norms": True},
+    "llama-tied-euler": {**LLAMA, "solver": "euler", "tied_head": True},
+}
+
+
+def run_of(folder, changes):
+    """A run of the byte tokenizer with random parameters."""
+    config = Config(model=dataclasses.replace(BYTES, **changes))
+    params = params_of(config.model, stddev=0.3)
+    run_directory.write_without_data(folder, config, ByteTokenizer())
+    checkpoints = Checkpoints(folder / run_directory.CHECKPOINTS, 1, 0)
+    checkpoints.save(0, state.with_params(config, mesh_of(1), params))
+    checkpoints.close()
+    return config.model, params
+
+
+def load(folder, **options):
+    auto, told = transformers.AutoModelForCausalLM, {"output_loading_info": True}
+    model, info = auto.from_pretrained(folder, **told, **options)
+    assert not any(info.values()), info
+    return model.eval()
+
+
+def their_logits(model, tokens_BL):
+    with torch.no_grad():
+        return model(torch.tensor(tokens_BL)).logits.numpy()
+
+
+def their_new_tokens(model, prompts, num_new):
+    """Greedily, in one batch, after the end of text as ours; padded on the left."""
+    L = max(map(len, prompts))
+    given_BL = [[EOT] * (L - len(p)) + [EOT, *p] for p in prompts]
+    mask_BL = [[0] * (L - len(p)) + [1] * (len(p) + 1) for p in prompts]
+    options = {"max_new_tokens": num_new, "do_sample": False, "eos_token_id": EOT}
+    new_BL = model.generate(
+        torch.tensor(given_BL),
+        attention_mask=torch.tensor(mask_BL),
+        pad_token_id=EOT,
+        **options,
+    )[:, L + 1 :]
+    return [row[: row.index(EOT)] if EOT in row else row for row in new_BL.tolist()]
+
+
+@pytest.mark.parametrize("name", [*TWINS, *OWN])
+def test_an_export_is_loaded_and_computes_what_the_run_does(name, tmp_path):
+    config, params = run_of(tmp_path / "run", {**TWINS, **OWN}[name])
+    done = export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "float32")
+    assert done.difference < 1e-5
+    assert (tmp_path / "out" / CODE.name).exists() == (name in OWN)
+    model = load(tmp_path / "out", trust_remote_code=name in OWN)
+    tokens_BL = tokens_of(config)
+    expected = jax.jit(Transformer(config).apply)({"params": params}, tokens_BL)
+    found = their_logits(model, tokens_BL)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    prompts = [[5, 17, 29, 40], [7], [200, 3]]
+    new = Generator(config, mesh_of(1)).generate(
+        params, prompts, max_new_tokens=8, temperature=0.0, eot=EOT
+    )
+    assert their_new_tokens(model, prompts, 8) == new
+
+
+def test_the_byte_tokenizer_goes_along(tmp_path):
+    run_of(tmp_path / "run", {})
+    export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "bfloat16")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours, text = ByteTokenizer(), "naïve\t日本語  \r\n<|endoftext|> \x00 été "
+    assert theirs(text.replace("<|endoftext|>", "")).input_ids == ours.encode(
+        text.replace("<|endoftext|>", "")
+    )
+    assert theirs.decode(ours.encode(text)) == text
+    assert (theirs.eos_token_id, theirs.bos_token_id) == (EOT, EOT)
+    assert load(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
+
+
+def test_a_sentencepiece_model_goes_along(tmp_path):
+    documents = ["the cat sat on a mat; naïve été 日本語\n  x = y[0]"] * 9
+    tokenizer = SentencePieceTokenizer(train(documents, 300))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "out").mkdir()
+    hf_tokenizer.write(tokenizer, tmp_path / "kept", 24, tmp_path / "out")
+    config = {"model_type": "llama", "vocab_size": tokenizer.vocab_size}
+    hf_folder.write_json(tmp_path / "out" / "config.json", config)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "  the mat sat\ton x;  日本 ελ "
+    assert theirs(text).input_ids == tokenizer.encode(text)
+    assert theirs.eos_token_id == theirs.bos_token_id == tokenizer.eot
+
+
+def random_model(seed):
+    """GPT-2 or Llama of random sizes, with random parameters."""
+    random = np.random.default_rng(seed)
+    heads, groups = int(random.integers(1, 4)), int(random.integers(1, 4))
+    size = 2 * int(random.integers(1, 5)) * heads * groups
+    vocab, inner = int(random.integers(20, 90)), int(random.integers(5, 50))
+    layers, eps = int(random.integers(1, 5)), float(10 ** random.uniform(-6, -2))
+    if seed % 2:
+        sizes = {"n_embd": size, "n_layer": layers, "n_head": heads * groups}
+        more = {"n_inner": inner, "n_positions": 24, "layer_norm_epsilon": eps}
+        config = transformers.GPT2Config(
+            vocab_size=vocab, bos_token_id=0, eos_token_id=0, **sizes, **more
+        )
+        model = transformers.GPT2LMHeadModel(config)
+    else:
+        rope = [
+            {"rope_type": "default"},
+            {"rope_type": "linear", "factor": 2.5},
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 30,
+            },
+        ][seed // 2 % 3]
+        config = transformers.LlamaConfig(
+            vocab_size=vocab,
+            hidden_size=size,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=heads * groups,
+            num_key_value_heads=heads,
+            max_position_embeddings=24,
+            rms_norm_eps=eps,
+            tie_word_embeddings=seed % 4 == 0,
+            rope_parameters={"rope_theta": float(random.integers(100, 10000))} | rope,
+            eos_token_id=0,
+        )
+        model = transformers.LlamaForCausalLM(config)
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_models_of_random_sizes_come_in_and_go_out(seed, tmp_path):
+    """Also in many files; what goes out has the keys and numbers that came in."""
+    theirs = random_model(seed)
+    shards = {"max_shard_size": "4KB"} if seed in (1, 2) else {}
+    theirs.save_pretrained(tmp_path / "in", **shards)
+    folder = HFFolder(tmp_path / "in")
+    model = model_of(folder)
+    params = read_params(folder, model)
+    tokens_BL = tokens_of(model)
+    ours = jax.jit(Transformer(model).apply)({"params": params}, tokens_BL)
+    expected = their_logits(theirs, tokens_BL)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-4)
+    architecture = of_model(model)
+    config = architecture.write_config(model)
+    config |= {"model_type": architecture.model_type}
+    (tmp_path / "out").mkdir()
+    tensors = to_tensors(architecture, model, params)
+    hf_folder.write(tmp_path / "out", config, tensors, "float32", 10**4)
+    again = load(tmp_path / "out")
+    np.testing.assert_array_equal(their_logits(again, tokens_BL), expected)
+    before, after = theirs.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)

@@ -1,0 +1,180 @@
+"""What a run takes over from its base, and which wishes contradict that."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from cases import in_two_lots, mesh_of, params_of, tokens_of
+from prepared import prepare_words
+from runs import TINY
+
+from diffeq_former.config import (
+    Config,
+    DataConfig,
+    FinetuneConfig,
+    ModelConfig,
+    TrainingConfig,
+)
+from diffeq_former.errors import UserError
+from diffeq_former.finetuning.base import complete, first_state
+from diffeq_former.finetuning.discretise import discretise_run
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.training import run_directory
+
+CONTINUOUS = dataclasses.replace(TINY.model, num_heads=4, dropout=0.0)
+PLAIN = dataclasses.replace(
+    CONTINUOUS, block="llama", weights="layer_table", solver="lie_trotter"
+)
+RUNGE_KUTTA = dataclasses.replace(CONTINUOUS, solver="rk4")
+LORA = ModelConfig(lora_rank=2, dtype="float32")
+ALL = ModelConfig(dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def bases(write_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bases")
+    models = {"continuous": CONTINUOUS, "plain": PLAIN, "rk4": RUNGE_KUTTA}
+    for name, model in models.items():
+        write_run(folder / name, model)
+    adapted = dataclasses.replace(PLAIN, lora_rank=2)
+    tuned = FinetuneConfig(base=str(folder / "plain"))
+    write_run(folder / "adapted", adapted, finetune=tuned)
+    return folder
+
+
+def wish(base, model: ModelConfig = LORA, num_steps: int = 0, **sections) -> Config:
+    finetune = FinetuneConfig(base=str(base), num_steps=num_steps)
+    return Config(model=model, finetune=finetune, **sections)
+
+
+def logits_of(model: ModelConfig, params: dict):
+    return jax.jit(Transformer(model).apply)({"params": params}, tokens_of(model))
+
+
+@pytest.mark.parametrize("num_steps", in_two_lots([0, 5], (5).__eq__))
+def test_adapters_start_as_the_base_in_layers(bases, dataset, num_steps, tmp_path):
+    base, depth = bases / "continuous", num_steps or CONTINUOUS.num_layers
+    config = complete(wish(base, LORA, num_steps), tmp_path / "new", dataset)
+    assert (config.model.weights, config.model.num_layers) == ("layer_table", depth)
+    assert config.model.step_size == 1 / depth
+    params = first_state(config, mesh_of()).params
+    discretise_run(base, depth, tmp_path / "cut", mesh_of())
+    cut = run_directory.load(tmp_path / "cut", mesh_of())
+    expected = logits_of(cut.config.model, cut.params)
+    found = logits_of(config.model, params)
+    np.testing.assert_array_equal(found, expected)
+    continuous = logits_of(CONTINUOUS.at_depth(depth), params_of(CONTINUOUS))
+    scale = np.abs(continuous).max()
+    np.testing.assert_allclose(found, continuous, rtol=0, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize("name, model", [("continuous", CONTINUOUS), ("plain", PLAIN)])
+def test_full_training_starts_with_the_bases_parameters(bases, dataset, name, model):
+    config = complete(wish(bases / name, ALL), bases / "new", dataset)
+    assert config.model == model
+    found = first_state(config, mesh_of(8, fsdp=4, data=2))
+    jax.tree.map(np.testing.assert_array_equal, found.params, params_of(model))
+    assert int(found.step) == 0
+
+
+def test_what_a_run_chooses_for_itself(bases, dataset):
+    model = dataclasses.replace(LORA, dropout=0.3, remat="full", num_layers=2)
+    config = complete(wish(bases / "plain", model, 2), bases / "new", dataset)
+    chosen = {"dropout": 0.3, "remat": "full", "lora_rank": 2}
+    assert config.model == dataclasses.replace(PLAIN, **chosen)
+    assert config.finetune.base == str((bases / "plain").absolute())
+
+
+def test_rotary_positions_are_as_many_as_the_data_need(bases, dataset, tmp_path):
+    longer = prepare_words(tmp_path, seq_len=32)
+    config = complete(wish(bases / "plain"), tmp_path / "new", longer)
+    assert config.model.max_len == 32
+
+
+def test_a_run_that_has_begun_needs_its_base_no_more(bases, dataset, tmp_path):
+    base = shutil.copytree(bases / "continuous", tmp_path / "base")
+    wanted = wish(base, LORA, 3, data=DataConfig(path=str(dataset.path)))
+    config = complete(wanted, tmp_path / "run", dataset)
+    (tmp_path / "run").mkdir()
+    run_directory.write(tmp_path / "run", config, dataset)
+    shutil.rmtree(base)
+    assert complete(wanted, tmp_path / "run", dataset) == config
+    other = dataclasses.replace(wanted, finetune=FinetuneConfig(str(base), 4))
+    with pytest.raises(UserError, match="is no run"):
+        complete(other, tmp_path / "run", dataset)
+
+
+WRONG = {
+    "no run": ("missing", LORA, 0, "missing is no run: it has no config.json"),
+    "depth of a table": (
+        "plain",
+        LORA,
+        5,
+        "is a layer_table of 2 layers, with no weights between them; use 0, or a base",
+    ),
+    "a solver": ("rk4", LORA, 0, "this model's solver is rk4, whose steps need"),
+    "adapters of its own": ("adapted", LORA, 0, "has adapters of its own; merge them"),
+    "another block": (
+        "continuous",
+        dataclasses.replace(LORA, block="llama"),
+        0,
+        "config.model.block: 'llama' is not what the base ",
+    ),
+    "another width": (
+        "continuous",
+        dataclasses.replace(ALL, d_model=24),
+        0,
+        " has (16): leave it out, the base decides",
+    ),
+    "targets": (
+        "plain",
+        dataclasses.replace(LORA, lora_targets="qkv"),
+        0,
+        "config.model.lora_targets: 'qkv' is no linear map of the llama block, which",
+    ),
+    "generated per step": (
+        "continuous",
+        dataclasses.replace(LORA, generate_weights="per_step"),
+        4,
+        "a layer_table stores its weights, so there is nothing to generate per_step",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refuses(bases, dataset, tmp_path, name):
+    base, model, num_steps, message = WRONG[name]
+    with pytest.raises(UserError) as refusal:
+        complete(wish(bases / base, model, num_steps), tmp_path / "new", dataset)
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_refuses_grids_between_the_layers(bases, dataset, tmp_path):
+    drawn = wish(
+        bases / "continuous", ALL, 4, training=TrainingConfig(depth_grid="jittered")
+    )
+    with pytest.raises(UserError, match="depth_grid: jittered needs weights between"):
+        complete(drawn, tmp_path / "new", dataset)
+
+
+def test_refuses_other_tokens(bases, tmp_path):
+    for seq_len, tokenizer, words in (
+        (32, "byte", "sequences of 32 tokens, longer than the 16 that the base"),
+        (16, "other", "has another tokenizer than the base"),
+    ):
+        folder = tmp_path / tokenizer
+        folder.mkdir()
+        data = prepare_words(folder, seq_len=seq_len)
+        if tokenizer == "other":
+            data = dataclasses.replace(data, tokenizer_fingerprint="0" * 64)
+        with pytest.raises(UserError, match=words):
+            complete(wish(bases / "continuous"), tmp_path / "new", data)
+
+
+def test_refuses_the_base_itself(bases, dataset):
+    base = bases / "plain"
+    with pytest.raises(UserError, match="is the base itself; use another folder"):
+        complete(wish(base), base, dataset)

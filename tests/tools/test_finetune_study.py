@@ -1,0 +1,70 @@
+"""tools/finetune_study.py as a user runs it, at rates that move nothing."""
+
+import json
+
+import pytest
+from prepared import prepare_words, random_texts
+from runs import ROOT
+
+TOOL = "finetune_study.py"
+MODEL = {
+    "num_layers": 2,
+    "d_model": 16,
+    "num_heads": 2,
+    "vocab_size": 257,
+    "max_len": 16,
+    "time_embed_dim": 4,
+}
+TRAINING = {"num_steps": 2, "batch_size": 8, "eval_every": 1}
+
+
+def settings(prefix: str, section: str, values: dict) -> list[str]:
+    return [f"{prefix}{section}.{name}={value}" for name, value in values.items()]
+
+
+@pytest.fixture(scope="module")
+def flags(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("other")
+    other = prepare_words(folder, seq_len=16, texts=random_texts(60)[::-1])
+    given = [f"--config={ROOT}/configs/tiny.py", f"--data={other.path}"]
+    given += [f"--config.data.path={trained.dataset.path}"]
+    given += settings("--config.", "model", MODEL)
+    given += settings("--config.", "training", TRAINING)
+    for mode in ("full", "lora"):
+        given += settings(f"--{mode}=", "training", TRAINING)
+        given += [f"--{mode}=optimizer.learning_rate=1e-12"]
+    return given
+
+
+@pytest.mark.slow
+def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
+    result = tool(TOOL, *flags, f"--output={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    figures = [json.loads(line) for line in result.stdout.splitlines()]
+    found = {(f["model"], f["mode"], f["num_layers"]): f["losses"] for f in figures}
+    depths = {"continuous": [1, 2, 3], "plain": [2]}
+    assert list(found) == [
+        (model, mode, depth)
+        for model in depths
+        for mode in ("full", "lora")
+        for depth in depths[model]
+    ]
+    [data] = [flag for flag in flags if flag.startswith("--data=")]
+    for model, numbers in depths.items():
+        steps = [f"--num_steps={','.join(map(str, numbers))}"] * (len(numbers) > 1)
+        evaluated = tool("evaluate.py", f"--workdir={tmp_path / model}", data, *steps)
+        assert evaluated.returncode == 0, evaluated.stderr
+        for line in map(json.loads, evaluated.stdout.splitlines()):
+            expected = pytest.approx([line["loss"]] * 2, rel=1e-5)
+            for mode in ("full", "lora"):
+                assert found[model, mode, line["num_steps"]] == expected
+    assert (tmp_path / "figures.jsonl").read_text() == result.stdout
+    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_wrong_setting_ends_it_with_the_line_of_the_training(tool, flags, tmp_path):
+    result = tool(TOOL, *flags, f"--output={tmp_path}", "--config.data.path=nowhere")
+    assert result.returncode == 2 and not any(tmp_path.glob("*/config.json"))
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert "nowhere" in result.stderr.splitlines()[-1]

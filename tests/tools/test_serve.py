@@ -1,0 +1,84 @@
+"""tools/serve.py as a user runs it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from cases import mesh_of
+from runs import ROOT
+
+from diffeq_former.generation.text import make_continue
+
+TOOL = "serve.py"
+
+
+@contextlib.contextmanager
+def serving(folder, *flags):
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+    }
+    with subprocess.Popen(
+        [sys.executable, ROOT / "tools" / TOOL, "--port=0", *flags],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def post(ready, **fields):
+    url = f"http://{ready['host']}:{ready['port']}/v1/completions"
+    body = json.dumps(fields).encode()
+    with urllib.request.urlopen(url, body, timeout=600) as response:
+        return json.load(response)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serves_until_a_signal_comes(trained, tmp_path, number):
+    flags = [f"--workdir={trained.workdir}"]
+    flags += ["--draft_steps=1"] if number == signal.SIGINT else []
+    with serving(tmp_path, *flags) as process:
+        ready = json.loads(process.stdout.readline())
+        assert ready["host"] == "127.0.0.1" and ready["model"] == "run"
+        answer = post(ready, model="run", prompt="a mat", temperature=0, max_tokens=8)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=600)
+    assert (process.returncode, out) == (0, ""), err
+    run = trained.run
+    continue_texts = make_continue(run.config.model, mesh_of(8), run.tokenizer)
+    options = {"max_new_tokens": 8, "temperature": 0.0}
+    [expected] = continue_texts(run.params, ["a mat"], **options)
+    assert "a mat" + answer["choices"][0]["text"] == expected
+
+
+def test_a_port_that_is_taken(refused, trained):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        line = refused(TOOL, f"--workdir={trained.workdir}", f"--port={port}")
+    assert line.startswith(f"--host=127.0.0.1 --port={port}: Address already in use")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--host=no.such.host.invalid", "--host=no.such.host.invalid --port=8000: "),
+        ("--port=70000", "port"),
+        ("--workdir=/no/such/run", "/no/such/run is no run"),
+        ("--draft_steps=3", "draft_steps: expected 1 to 2, the model's own number"),
+    ],
+)
+def test_wrong_input(refused, trained, flag, message):
+    assert message in refused(TOOL, f"--workdir={trained.workdir}", flag)

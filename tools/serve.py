@@ -1,0 +1,88 @@
+"""Serves a run's latest checkpoint over HTTP, by OpenAI's completions protocol.
+
+tools/serve.py --workdir=runs/tiny --port=8000
+curl localhost:8000/v1/completions -H 'Content-Type: application/json' \
+    -d '{"prompt": "The list", "max_tokens": 20, "stream": true}'
+
+Stdout has one JSON object when it is ready: host, port, and model, the run's name. It
+listens to this machine only, unless --host says otherwise: whoever reaches it may use
+it. Ctrl-C and SIGTERM end it, after the requests that are under way. See
+docs/serving.md.
+
+The mesh is the run's own; where that does not suit the devices, choose another as for
+training: --config.mesh.data=1 --config.mesh.fsdp=-1.
+"""
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+from absl import flags
+
+from diffeq_former import cli
+from diffeq_former.sharding import flags as mesh_flags
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen at.")
+_PORT = flags.DEFINE_integer(
+    "port", 8000, "0: any that is free.", lower_bound=0, upper_bound=65535
+)
+_DRAFT_STEPS = flags.DEFINE_integer(
+    "draft_steps", 0, "Solver steps of a draft; 0: tokens are not drafted."
+)
+_DRAFT_TOKENS = flags.DEFINE_integer(
+    "draft_tokens", 4, "How many tokens are drafted before the model looks at them."
+)
+flags.adopt_module_key_flags(mesh_flags)
+
+
+def main() -> None:
+    from diffeq_former import compilation_cache
+    from diffeq_former.generation.generate import Generator
+    from diffeq_former.generation.speculative import Draft
+    from diffeq_former.serving.engine import Engine
+    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.training import run_directory
+
+    compilation_cache.enable()
+    workdir = Path(_WORKDIR.value).absolute()
+    own = run_directory.read_config(workdir)
+    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    steps = _DRAFT_STEPS.value
+    draft = Draft(steps, _DRAFT_TOKENS.value) if steps else None
+    if draft:
+        draft.config(own.model)  # is refused before the checkpoint is read
+    run = run_directory.load(workdir, mesh)
+    generator = Generator(run.config.model, mesh, run.tokenizer.vocab_size, draft)
+    engine = Engine(generator, run.params, run.tokenizer)
+    _serve(workdir.name, engine, run.tokenizer)
+
+
+def _serve(model: str, engine, tokenizer) -> None:
+    """Until a signal comes."""
+    from diffeq_former.errors import UserError
+    from diffeq_former.serving.server import Server
+
+    try:
+        server = Server(_HOST.value, _PORT.value, model, engine, tokenizer)
+    except OSError as error:
+        raise UserError(
+            f"--host={_HOST.value} --port={_PORT.value}: {error.strerror or error}; use"
+            " another, or --port=0 for any that is free"
+        ) from error
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    host, port = server.server_address[:2]
+    print(json.dumps({"host": host, "port": port, "model": model}), flush=True)
+    ended.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    server.shutdown()
+    server.close()
+
+
+if __name__ == "__main__":
+    cli.run(main)
