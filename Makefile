@@ -1,6 +1,8 @@
 # make demo    trains a small model on the text of Python's standard library
 # make test    runs the tests; make test-all those as well that take long
-# make test-hf runs those against PyTorch and transformers, which it installs
+# make test-hf runs those against transformers, PEFT and lm-evaluation-harness; of
+#              PyTorch it installs what pip finds: that for CPUs, a tenth of the
+#              download, if PIP_EXTRA_INDEX_URL names its index
 # make lint    checks format and style
 #
 # Each makes its own virtual environment first, one for each version of Python:
@@ -20,11 +22,11 @@ endif
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 \
     --dist=loadfile
 
-# Of PyTorch for CPUs, which is a tenth of that for GPUs.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-WITH_TORCH = tests/conversion tests/tools/test_benchmark_torch.py
+WITH_HF = tests/conversion/test_transformers.py tests/evaluation/test_harness.py \
+    tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
+    tests/tools/test_harness.py
 
-.PHONY: demo test test-all test-hf with-torch lint install
+.PHONY: demo test test-all test-hf with-hf lint install
 
 demo: install
 	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
@@ -36,11 +38,10 @@ test-all: install
 	$(PYTEST) -m ""
 
 test-hf:
-	@PIP_EXTRA_INDEX_URL=$(TORCH_INDEX) $(MAKE) --no-print-directory with-torch \
-	    VENV=$(VENV)-hf EXTRAS=test,hf
+	@$(MAKE) --no-print-directory with-hf VENV=$(VENV)-hf EXTRAS=test,hf,harness
 
-with-torch: install
-	$(PYTEST) -m "" $(WITH_TORCH)
+with-hf: install
+	$(PYTEST) -m "" $(WITH_HF)
 
 lint: install
 	$(VENV)/bin/ruff format --check .

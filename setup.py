@@ -37,6 +37,7 @@ EXTRAS = {
     "tpu": ["jax[tpu]"],
     "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
+    "harness": ["lm_eval>=0.4.13,<0.5"],
     "test": [
         *PLOT,
         "openai>=3,<4",

@@ -12,12 +12,16 @@ import diffeq_former
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "diffeq_former"
-# What these start with needs the extra hf.
-OF_TORCH = ("diffeq_former.benchmarks.torch_", "diffeq_former.conversion.modeling_")
+# What these start with needs the extra hf, or harness.
+OF_EXTRAS = (
+    "diffeq_former.benchmarks.torch_",
+    "diffeq_former.conversion.modeling_",
+    "diffeq_former.evaluation.harness",
+)
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(diffeq_former.__path__, "diffeq_former.")
-    if not module.name.startswith(OF_TORCH)
+    if not module.name.startswith(OF_EXTRAS)
 ]
 EVERYWHERE = {"config", "errors", "cli"}
 # What each part of the package may import, beside itself and what all may.

@@ -110,6 +110,7 @@ runpy.run_module("diffeq_former.main", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_signal_while_evaluating(config, folder):
     workdir, command = folder / "evaluating", Command(folder, config)
     with command.start(workdir, script=SLOW_EVALUATION) as process:

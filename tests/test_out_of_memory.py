@@ -46,7 +46,10 @@ def with_model(config, **changes):
     "where, model, largest, first",
     [
         ("state", {"vocab_size": 2**27}, "loss chunk", "training.loss_chunk=64"),
-        ("step", {}, "saved states", "training.per_device_batch_size=4"),
+        pytest.param(
+            *("step", {}, "saved states", "training.per_device_batch_size=4"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_table_and_what_to_change(dataset, folder, where, model, largest, first):
@@ -65,6 +68,7 @@ def test_the_table_and_what_to_change(dataset, folder, where, model, largest, fi
     assert title + 5 == len(lines) < 15
 
 
+@pytest.mark.slow
 def test_in_an_evaluation_the_last_checkpoint_stands(tmp_path):
     """Of the type and in the words of XLA."""
     dataset = prepare_words(tmp_path, seq_len=16)

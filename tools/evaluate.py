@@ -39,6 +39,7 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
+    from diffeq_former.evaluation.depths import models_at
     from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
     from diffeq_former.sharding.agreement import is_primary
     from diffeq_former.sharding.mesh import make_mesh
@@ -48,7 +49,7 @@ def main() -> None:
     distributed.start_from_flags()
     compilation_cache.enable()
     own = run_directory.read_config(Path(_WORKDIR.value))
-    models = _models(own.model)
+    models = models_at(own.model, _NUM_STEPS.value)
     mesh = make_mesh(mesh_flags.mesh_from_flags(own))
     run = run_directory.load(_WORKDIR.value, mesh)
     dataset = _load_dataset(run)
@@ -64,29 +65,6 @@ def main() -> None:
         line = {"split": SPLIT, "num_steps": steps, **figures, "flops_per_token": flops}
         if is_primary():
             print(json.dumps(line), flush=True)
-
-
-def _models(model) -> list:
-    """The run's model at every depth that is asked for."""
-    values = _NUM_STEPS.value
-    if values is None:
-        return [model]
-    if not values or not all(v.isdecimal() and int(v) for v in values):
-        raise UserError(
-            f"--num_steps={','.join(values)}: expected whole numbers of 1 or more, "
-            "separated by commas"
-        )
-    return [_at_depth(model, int(value)) for value in values]
-
-
-def _at_depth(model, num_steps: int):
-    if model.weights == "layer_table" and num_steps != model.num_layers:
-        raise UserError(
-            f"--num_steps={num_steps}: this model is a layer_table, which has "
-            f"weights at its {model.num_layers} layers and none between them; use "
-            f"--num_steps={model.num_layers}, or a run with other model.weights"
-        )
-    return model.at_depth(num_steps)
 
 
 def _load_dataset(run):

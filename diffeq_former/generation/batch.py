@@ -1,6 +1,6 @@
 """Rows of a batch outside of the devices: what goes to them, and what comes back.
 
-B rows on the devices, C tokens of a prompt that are read at once, R rounds of decoding
+B rows on the devices, C tokens of a context that are read at once, R rounds of decoding
 in one call, W most tokens of a round.
 """
 
@@ -18,9 +18,9 @@ Watch = Callable[[int, list[int], bool], bool]
 
 @dataclasses.dataclass
 class Row:
-    """One prompt, what is asked of it, and what came so far."""
+    """One context, what is asked to follow it, and what came so far."""
 
-    prompt: list[int]
+    context: list[int]  # one token or more
     max_new_tokens: int
     seed: int  # below 2**32
     sampling: Sampling
@@ -34,18 +34,18 @@ class Row:
         self.ended = end < len(tokens) or len(self.new) == self.max_new_tokens
 
 
-def chunks(rows: list[Row], B: int, eot: int, nowhere: int) -> Iterator[tuple]:
-    """Tokens and positions [B, C] of all but the last token of each row.
+def chunks(rows: list[Row], B: int, nowhere: int) -> Iterator[tuple]:
+    """Tokens and positions [B, C] of all but the last token of each context.
 
-    Prompts are padded on the right; padding stands at `nowhere`, past the cache's end.
+    They are padded on the right; padding stands at `nowhere`, past the cache's end.
     """
-    longest = max(len(row.prompt) for row in rows)
+    longest = max(len(row.context) for row in rows) - 1
     C = buckets.chunk(longest)
     for start in range(0, longest, C):
-        tokens_BC = np.full((B, C), eot, np.int32)
+        tokens_BC = np.zeros((B, C), np.int32)
         positions_BC = np.full((B, C), nowhere, np.int32)
         for i, row in enumerate(rows):
-            part = [eot, *row.prompt[:-1]][start : start + C] if row.prompt else []
+            part = row.context[:-1][start : start + C]
             tokens_BC[i, : len(part)] = part
             positions_BC[i, : len(part)] = np.arange(start, start + len(part))
         yield tokens_BC, positions_BC
@@ -55,13 +55,13 @@ def filled(rows: list[Row], B: int) -> list[Row]:
     return rows + [dataclasses.replace(rows[0], ended=True)] * (B - len(rows))
 
 
-def standing(rows: list[Row], B: int, eot: int) -> tuple[np.ndarray, ...]:
+def standing(rows: list[Row], B: int) -> tuple[np.ndarray, ...]:
     """The last two tokens [B, 2], positions, numbers of tokens left, and seeds [B]."""
     padded = filled(rows, B)
-    known = [[eot, *row.prompt, *row.new] for row in padded]
+    known = [[*row.context, *row.new] for row in padded]
     left = [0 if row.ended else row.max_new_tokens - len(row.new) for row in padded]
     return (
-        np.array([[eot, *tokens][-2:] for tokens in known], np.int32),
+        np.array([[0, *tokens][-2:] for tokens in known], np.int32),
         np.array([len(tokens) - 1 for tokens in known], np.int32),
         np.array(left, np.int32),
         np.array([row.seed for row in padded], np.uint32),

@@ -1,6 +1,6 @@
 """Continues prompts: the weights tabulated once, keys and values cached.
 
-B rows (a power of two of them), C tokens of a prompt that are read at once, S slots of
+B rows (a power of two of them), C tokens of a context that are read at once, S slots of
 the cache, R rounds of decoding in one call, W most tokens of a round.
 """
 
@@ -107,10 +107,10 @@ class Generator:
         """
         sampling = Sampling(temperature, top_k, top_p)
         rows = [
-            Row(prompt, max_new_tokens, (seed + i) % 2**32, sampling)
+            Row([eot, *prompt], max_new_tokens, (seed + i) % 2**32, sampling)
             for i, prompt in enumerate(prompts)
         ]
-        for row in sorted(rows, key=lambda row: -len(row.prompt)):
+        for row in sorted(rows, key=lambda row: -len(row.context)):
             self.check(row)
         if rows and max_new_tokens:
             self.run(self.tabulate(params), rows, eot, watch)
@@ -122,14 +122,15 @@ class Generator:
 
     def check(self, row: Row) -> None:
         """Raises UserError if the model has no room for it."""
-        longest, new = len(row.prompt), row.max_new_tokens
+        new, length = row.max_new_tokens, len(row.context)
+        room = max(0, self.max_len + 1 - length)  # the last token is not read
         if new < 0:
             raise UserError(f"max_new_tokens: expected 0 or more, got {new}")
-        if longest + new > self.max_len:
+        if new > room:
             raise UserError(
-                f"max_new_tokens: a prompt of {longest} tokens and {new} new ones are "
-                f"more than the model's max_len of {self.max_len}; shorten the prompt "
-                f"or ask for at most {max(0, self.max_len - longest)} new tokens"
+                f"max_new_tokens: {new} new tokens after {length} are more than the "
+                f"model's max_len of {self.max_len} has room for; shorten the prompt "
+                f"or ask for at most {room} new tokens"
             )
 
     def run(
@@ -144,19 +145,19 @@ class Generator:
         Args:
           weights: see `tabulate`.
           rows: `new` is filled in.
-          eot: the end-of-text token.
+          eot: the end-of-text token, which ends a row.
           watch: is called for each row every few tokens, with its number, its new
             tokens and whether they are all; a row for which it is true ends there.
         """
         B = buckets.num_rows(len(rows), self._shares)
-        needed = max(len(row.prompt) + row.max_new_tokens for row in rows)
+        needed = max(len(row.context) - 1 + row.max_new_tokens for row in rows)
         caches = self._empty(B, buckets.cache(needed, self.max_len))
-        for tokens_BC, positions_BC in batch.chunks(rows, B, eot, self.max_len):
+        for tokens_BC, positions_BC in batch.chunks(rows, B, self.max_len):
             caches = self._read(weights, caches, tokens_BC, positions_BC)
         rule = Rule.of([row.sampling for row in batch.filled(rows, B)])
         while not all(row.ended for row in rows):
             caches, new_RBW, counts_RB = self._decode(
-                weights, caches, *batch.standing(rows, B, eot), np.int32(eot), rule
+                weights, caches, *batch.standing(rows, B), np.int32(eot), rule
             )
             self._count(np.asarray(counts_RB), new_RBW.shape[-1])
             batch.take(rows, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch)

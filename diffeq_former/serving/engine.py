@@ -32,7 +32,9 @@ class Job:
         c = completion
         prompts = [prompt for prompt in c.prompts for _ in range(c.n)]
         self.rows = [
-            Row(prompt, c.max_tokens, (c.seed + i) % 2**32, c.sampling)
+            Row(
+                [tokenizer.eot, *prompt], c.max_tokens, (c.seed + i) % 2**32, c.sampling
+            )
             for i, prompt in enumerate(prompts)
         ]
         self._texts = [Continuation(tokenizer, prompt, c.stop) for prompt in prompts]

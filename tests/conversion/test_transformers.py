@@ -1,13 +1,11 @@
 """Against real models of transformers (the extra hf): random sizes, both ways."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
-from cases import mesh_of, params_of, tokens_of
+from cases import mesh_of, tokens_of
+from hf_fixtures import run_of
 
-from diffeq_former.config import Config, ModelConfig
 from diffeq_former.conversion import hf_folder, hf_tokenizer
 from diffeq_former.conversion.architecture import to_tensors
 from diffeq_former.conversion.architectures import of_model
@@ -20,26 +18,11 @@ from diffeq_former.data.sentencepiece_training import train
 from diffeq_former.data.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from diffeq_former.generation.generate import Generator
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.training import run_directory, state
-from diffeq_former.training.checkpoint import Checkpoints
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 EOT = 256
-BYTES = ModelConfig(
-    num_layers=3,
-    d_model=16,
-    num_heads=4,
-    d_ff=40,
-    vocab_size=260,
-    max_len=24,
-    time_embed_dim=4,
-    num_frequencies=5,
-    dtype="float32",
-    weights="layer_table",
-    solver="lie_trotter",
-)
 LLAMA3 = {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_len": 16}
 LLAMA = {"block": "llama", "rope_base": 300.0}
 CUT = {"weights": "hypernetwork"}
@@ -61,17 +44,6 @@ OWN = {
     "llama-released": {**LLAMA, "chain_norms": True},
     "llama-tied-euler": {**LLAMA, "solver": "euler", "tied_head": True},
 }
-
-
-def run_of(folder, changes):
-    """A run of the byte tokenizer with random parameters."""
-    config = Config(model=dataclasses.replace(BYTES, **changes))
-    params = params_of(config.model, stddev=0.3)
-    run_directory.write_without_data(folder, config, ByteTokenizer())
-    checkpoints = Checkpoints(folder / run_directory.CHECKPOINTS, 1, 0)
-    checkpoints.save(0, state.with_params(config, mesh_of(1), params))
-    checkpoints.close()
-    return config.model, params
 
 
 def load(folder, **options):

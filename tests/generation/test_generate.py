@@ -171,8 +171,8 @@ def test_the_whole_length_can_be_used_and_no_more(generate):
     with pytest.raises(UserError) as raised:
         generate([[], prompt], max_new_tokens=room + 1)
     assert str(raised.value) == (
-        "max_new_tokens: a prompt of 10 tokens and 31 new ones are more than the "
-        "model's max_len of 40; shorten the prompt or ask for at most 30 new tokens"
+        "max_new_tokens: 31 new tokens after 11 are more than the model's max_len of "
+        "40 has room for; shorten the prompt or ask for at most 30 new tokens"
     )
     with pytest.raises(UserError, match="max_new_tokens: expected 0 or more, got -1"):
         generate([prompt], max_new_tokens=-1)
@@ -210,7 +210,7 @@ def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
     samplings = [Sampling(1.5, 0, 0.9), Sampling(0.7, 0, 0.5), Sampling(1.0, 0, 0.8)]
     limits, seeds, eot = (3, 20, 9), (4, 4, 11), CONFIG.vocab_size
     rows = [
-        Row(prompt, limit, seed, sampling)
+        Row([eot, *prompt], limit, seed, sampling)
         for prompt, limit, seed, sampling in zip(
             PROMPTS, limits, seeds, samplings, strict=False
         )
@@ -219,7 +219,7 @@ def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
     for row in rows:
         [alone] = generator.generate(
             params_of(CONFIG),
-            [row.prompt],
+            [row.context[1:]],
             max_new_tokens=row.max_new_tokens,
             seed=row.seed,
             temperature=row.sampling.temperature,

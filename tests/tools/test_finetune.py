@@ -69,6 +69,7 @@ def test_so_does_training_of_all(trained, tmp_path, num_steps):
     assert json.loads(result.stdout)["loss"] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_used_like_any_run(tool, tuned, trained):
     workdir, figures = tuned
     config = run_directory.read_config(workdir)

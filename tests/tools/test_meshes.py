@@ -98,7 +98,7 @@ def of_eight(trained, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize("name", in_two_lots(TOOLS, "evaluate.py".__eq__))
 def test_the_mesh_is_the_runs_own_or_another(tool, refused, of_eight, name):
     run = (f"--workdir={of_eight}", *TOOLS[name])
     line = refused(name, *run)

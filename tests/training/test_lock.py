@@ -33,6 +33,7 @@ def wait_for_steps(workdir, process, more=0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_until_the_first_is_dead(command, tmp_path):
     """Killed, it leaves nothing behind; nor does its restart wait for it to die."""
     workdir = tmp_path / "run"

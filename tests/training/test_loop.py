@@ -90,6 +90,7 @@ def test_drawn_grids_and_depths_continue_as_well(config, dataset, judges, tmp_pa
     assert len(depths) == NUM_STEPS and set(depths) == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_stopped_while_evaluating_evaluates_again(
     config, dataset, judges, uninterrupted, tmp_path
 ):
@@ -106,6 +107,7 @@ def test_stopped_while_evaluating_evaluates_again(
     assert_same(workdir, uninterrupted, config)
 
 
+@pytest.mark.slow
 def test_stopped_in_the_last_evaluation_is_not_done(
     config, dataset, judges, uninterrupted, tmp_path
 ):

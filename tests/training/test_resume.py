@@ -177,6 +177,7 @@ runpy.run_module("diffeq_former.main", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps(config, folder, uninterrupted):
     """Orbax may give up where it jumps in the few moments in which Orbax waits."""
     command, workdir = Command(folder, config), folder / "clock"

@@ -245,6 +245,7 @@ def close(item: tuple) -> tuple:
     return name, pytest.approx(x, rel=1e-5) if isinstance(x, float) else x
 
 
+@pytest.mark.slow
 def test_spikes_are_divergence(dataset, tmp_path):
     """With this learning rate the loss stays finite, but multiplies."""
     config = tiny_config(dataset, max_bad_steps=3, spike_factor=1.5, rollbacks=1)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, params_of
+from cases import TINY, in_two_lots, mesh_of, params_of
 
 from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
 from diffeq_former.models.transformer import Transformer
@@ -138,6 +138,7 @@ def test_what_is_not_finite_changes_nothing_but_counters(
     assert int(state.opt_state.rest[0].count) == 1
 
 
+@pytest.mark.slow
 def test_spikes_are_counted(batch):
     """Of a batch that is learned, then one with other tokens, then it again."""
     settings = dataclasses.replace(CONFIG.training, spike_factor=1.2)
@@ -165,7 +166,7 @@ def continuous(**training) -> Config:
     return dataclasses.replace(CONFIG, model=model, training=settings)
 
 
-@pytest.mark.parametrize("kind", MOVES)
+@pytest.mark.parametrize("kind", in_two_lots(MOVES, "jittered".__eq__))
 def test_grids_are_a_function_of_the_step_and_compile_once(batch, kind):
     config = continuous(depth_grid=kind)
     train_step, params = make_train_step(config, mesh_of(8)), params_of(config.model)
@@ -177,6 +178,7 @@ def test_grids_are_a_function_of_the_step_and_compile_once(batch, kind):
     assert train_step.__wrapped__._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_depths_are_a_function_of_the_step(batch):
     config = continuous(depth_steps="2,3,3")
     next_step, params = make_train_steps(config, mesh_of(8)), params_of(config.model)

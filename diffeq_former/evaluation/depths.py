@@ -1,0 +1,30 @@
+"""The numbers of solver steps at which a tool looks at one model."""
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.errors import UserError
+
+
+def models_at(model: ModelConfig, num_steps: list[str] | None) -> list[ModelConfig]:
+    """The model at every depth that --num_steps asks for; None: at its own.
+
+    Raises:
+      UserError: for what is no number of steps, or a depth that it does not have.
+    """
+    if num_steps is None:
+        return [model]
+    if not num_steps or not all(n.isdecimal() and int(n) for n in num_steps):
+        raise UserError(
+            f"--num_steps={','.join(num_steps)}: expected whole numbers of 1 or more, "
+            "separated by commas"
+        )
+    return [_at_depth(model, int(n)) for n in num_steps]
+
+
+def _at_depth(model: ModelConfig, num_steps: int) -> ModelConfig:
+    if model.weights == "layer_table" and num_steps != model.num_layers:
+        raise UserError(
+            f"--num_steps={num_steps}: this model is a layer_table, which has "
+            f"weights at its {model.num_layers} layers and none between them; use "
+            f"--num_steps={model.num_layers}, or a run with other model.weights"
+        )
+    return model.at_depth(num_steps)

@@ -1,0 +1,82 @@
+"""Our model in lm-evaluation-harness against the harness's own, on one export."""
+
+import numpy as np
+import pytest
+from cases import mesh_of
+from harness_tasks import TASKS, write_tasks
+from hf_fixtures import run_of
+
+from diffeq_former.conversion.export_run import export_run
+from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.evaluation.harness import HarnessModel
+from diffeq_former.evaluation.harness_tasks import Tasks
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the harness and of torch
+
+CONTEXTS = ["", "a", "the cat sat on the mat, ", "x " * 40]
+CONTINUATIONS = ["b", " of the long road", "y" * 30]
+ASKED = [
+    ("the", {"until": ["e"], "max_gen_toks": 9}),
+    ("a long road home " * 3, {"until": "\n\n", "max_gen_toks": 5}),
+    ("q", {"until": []}),
+]
+
+
+@pytest.fixture(scope="module", params=["gpt", "llama"])
+def both(request, tmp_path_factory):
+    """Ours and theirs."""
+    from lm_eval.models.huggingface import HFLM
+
+    folder = tmp_path_factory.mktemp(request.param)
+    # So many tokens as an answer has where nothing says how many, and some.
+    changes = {"block": request.param, "max_len": 280}
+    config, params = run_of(folder / "run", changes)
+    export_run(folder / "run", folder / "out", mesh_of(1), "float32")
+    theirs = HFLM(str(folder / "out"), device="cpu", dtype="float32", batch_size=1)
+    return HarnessModel(config, params, ByteTokenizer(), mesh_of(8), 2), theirs
+
+
+def requests(kind, arguments):
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, given, i) for i, given in enumerate(arguments)]
+
+
+def test_log_likelihoods(both):
+    pairs = [(before, more) for before in CONTEXTS for more in CONTINUATIONS]
+    found = [m.loglikelihood(requests("loglikelihood", pairs)) for m in both]
+    (ours, our_greedy), (theirs, their_greedy) = (zip(*x, strict=True) for x in found)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+    assert our_greedy == their_greedy
+
+
+def test_a_context_of_spaces(both):
+    asked = requests("loglikelihood", [("  ", "b"), ("", "  b")])
+    spaces, nothing = both[0].loglikelihood(asked)
+    assert spaces == nothing
+
+
+def test_log_likelihoods_of_texts_of_several_windows(both):
+    texts = [(c,) for c in (*CONTINUATIONS, "the long road home " * 50)]
+    asked = [requests("loglikelihood_rolling", texts) for _ in both]
+    ours, theirs = (
+        m.loglikelihood_rolling(r) for m, r in zip(both, asked, strict=True)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-4)
+
+
+def test_answers(both):
+    ours, theirs = (m.generate_until(requests("generate_until", ASKED)) for m in both)
+    assert ours == theirs and max(map(len, ours)) > 9
+
+
+def test_scores(both, tmp_path):
+    descriptions, data = write_tasks(tmp_path)
+    tasks = Tasks(list(TASKS), descriptions, data)
+    ours, theirs = (tasks.evaluate(model, num_fewshot=3) for model in both)
+    assert len(ours) == len(TASKS)
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.pop("task") == their.pop("task")
+        assert our == pytest.approx(their, rel=1e-5)

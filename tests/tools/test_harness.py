@@ -1,0 +1,126 @@
+"""tools/harness.py as a user runs it, on tasks that the test writes."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from harness_tasks import ASKED, CHOICE, TEXTS, write_tasks
+
+from diffeq_former.models.transformer import Transformer
+
+pytest.importorskip("lm_eval")
+TOOL = "harness.py"
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture
+def harness(tool, trained, tasks):
+    descriptions, data = tasks
+
+    def run(names, *flags):
+        where = (f"--include_path={descriptions}", f"--task_data={data}")
+        result = tool(
+            TOOL, f"--workdir={trained.workdir}", f"--tasks={names}", *where, *flags
+        )
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    return run
+
+
+def log_p(run, num_steps, context, more):
+    """From one pass over the unpadded sequence, as much of it as the model reads."""
+    model = run.config.model.at_depth(num_steps).for_inference()
+    whole = (context + more)[-model.max_len - 1 :]
+    logits = Transformer(model).apply({"params": run.params}, np.array([whole[:-1]]))
+    log_p_LV = np.asarray(jax.nn.log_softmax(logits[0]))
+    n = min(len(more), model.max_len)
+    return sum(row[t] for row, t in zip(log_p_LV[-n:], whole[-n:], strict=True))
+
+
+def accuracy(run, num_steps):
+    def score(row, option):
+        question = row["question"].rstrip()  # the space belongs to the option
+        more = row["question"][len(question) :] + option
+        return log_p(run, num_steps, list(question.encode()), list(more.encode()))
+
+    chosen = [np.argmax([score(row, x) for x in row["options"]]) for row in CHOICE]
+    return np.mean([c == row["answer"] for c, row in zip(chosen, CHOICE, strict=True)])
+
+
+def bits_per_byte(run, num_steps):
+    """Windows of 16 tokens, each but the first after the last token before it."""
+    nats = 0.0
+    for row in TEXTS:
+        tokens, C = list(row["text"].encode()), run.config.model.max_len
+        nats -= log_p(run, num_steps, [run.tokenizer.eot], tokens[:C])
+        for start in range(C, len(tokens), C):
+            new = tokens[start : start + C]
+            before = tokens[max(0, start + len(new) - C - 1) : start]
+            nats -= log_p(run, num_steps, before, new)
+    return nats / math.log(2) / sum(len(row["text"].encode()) for row in TEXTS)
+
+
+def test_scores_at_any_depth(harness, trained):
+    lines = harness("own_choice,own_texts", "--num_steps=1,4", "--batch_size=3")
+    scores = {(line["task"], line["num_steps"]): line for line in lines}
+    assert len(lines) == len(scores) == 4
+    for depth in (1, 4):
+        choice, texts = scores["own_choice", depth], scores["own_texts", depth]
+        assert choice["acc"] == accuracy(trained.run, depth)
+        expected = bits_per_byte(trained.run, depth)
+        assert texts["bits_per_byte"] == pytest.approx(expected, rel=1e-4)
+        assert (choice["samples"], texts["samples"]) == (len(CHOICE), len(TEXTS))
+        assert "acc_stderr" in choice
+
+
+def test_examples_answers_and_limits(harness, trained):
+    flags = ("--num_fewshot=0,5", "--limit=2", "--max_new_tokens=3")
+    lines = harness("own_choice,own_answers", *flags)
+    described = {(x["task"], x["num_fewshot"], x["samples"]) for x in lines}
+    names = ("own_choice", "own_answers")
+    assert described == {(name, n, 2) for name in names for n in (0, 5)}
+    [answers] = [x for x in lines if x["task"] == "own_answers"][:1]
+    assert len(ASKED) == 2 and 0 <= answers["exact_match"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--tasks=arc_esy"], "--tasks: the harness knows no task arc_esy; did you me"),
+        (["--num_fewshot=-1"], "--num_fewshot=-1: expected whole numbers"),
+        (["--num_steps=0"], "--num_steps=0: expected whole numbers of 1 or more"),
+        (["--task_data=nowhere"], "there is no folder nowhere"),
+        (["--workdir=nowhere"], "nowhere is no run"),
+        (["--tasks=arc_easy"], "--tasks: task arc_easy cannot be loaded ("),
+    ],
+    ids=str,
+)
+def test_wrong_input(refused, trained, tasks, flags, words):
+    descriptions, data = tasks
+    where = (f"--include_path={descriptions}", f"--task_data={data}")
+    given = (f"--workdir={trained.workdir}", "--tasks=own_texts", *where, *flags)
+    assert refused(TOOL, *given).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--num_fewshot=10", "--num_fewshot=10: a task has fewer examples"),
+        ("--max_new_tokens=17", "max_gen_toks: 17 new tokens are wanted"),
+    ],
+)
+def test_what_only_the_task_shows(tool, trained, tasks, flag, words):
+    """Below what the harness says of its work."""
+    descriptions, data = tasks
+    where = (f"--include_path={descriptions}", f"--task_data={data}")
+    given = (f"--workdir={trained.workdir}", "--tasks=own_answers", *where, flag)
+    result = tool(TOOL, *given)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert result.stderr.splitlines()[-1].startswith(f"error: {words}")

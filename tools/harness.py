@@ -1,0 +1,113 @@
+"""Evaluates a run's latest checkpoint on tasks of EleutherAI's lm-evaluation-harness.
+
+tools/harness.py --workdir=runs/gpt_small --tasks=arc_easy,piqa,lambada_openai \
+  --num_fewshot=0,5 --num_steps=6,12
+
+Each line on stdout is one JSON object: task, num_fewshot, num_steps, samples, and the
+task's metrics. Tasks, groups and tags of the installed harness can be named, and those
+of YAML files in --include_path.
+
+The tasks' data come from the Hugging Face hub. Without a network they come from
+--task_data, a folder of datasets as the hub has them: allenai/ai2_arc holds parquet,
+JSON or CSV files named after their splits, and, where a task names a configuration, the
+README.md that says which files are its own.
+
+Needs the package lm_eval: pip install -e '.[harness]'. The mesh is the run's own; where
+that does not suit the devices, choose another as for training: --config.mesh.data=1
+--config.mesh.fsdp=-1. Of several processes, started as those of a training, the first
+writes.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from absl import flags
+
+from diffeq_former import cli, distributed
+from diffeq_former.errors import UserError
+from diffeq_former.sharding import flags as mesh_flags
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_TASKS = flags.DEFINE_list("tasks", None, "Names of tasks.", required=True)
+_NUM_FEWSHOT = flags.DEFINE_list(
+    "num_fewshot", None, "Numbers of examples before each question; else the task's."
+)
+_NUM_STEPS = flags.DEFINE_list(
+    "num_steps", None, "Numbers of solver steps, as 9,12,18; else the run's own."
+)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Texts at a time.", lower_bound=1)
+_MAX_NEW_TOKENS = flags.DEFINE_integer(
+    "max_new_tokens", None, "Longest answer; else what each task asks.", lower_bound=1
+)
+_LIMIT = flags.DEFINE_integer(
+    "limit", None, "Only so many samples of each task.", lower_bound=1
+)
+_TASK_DATA = flags.DEFINE_string("task_data", None, "A folder of the tasks' data.")
+_INCLUDE_PATH = flags.DEFINE_string("include_path", None, "A folder of YAML files.")
+flags.adopt_module_key_flags(distributed)
+flags.adopt_module_key_flags(mesh_flags)
+
+
+def main() -> None:
+    numbers = _numbers_of_examples()
+    for folder in filter(None, (_TASK_DATA.value, _INCLUDE_PATH.value)):
+        if not Path(folder).is_dir():
+            raise UserError(f"there is no folder {folder}")
+    if _TASK_DATA.value:
+        os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+    from diffeq_former import compilation_cache
+    from diffeq_former.evaluation.depths import models_at
+    from diffeq_former.sharding.agreement import is_primary
+    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.training import run_directory
+
+    harness, harness_tasks = _harness()
+    distributed.start_from_flags()
+    compilation_cache.enable()
+    own = run_directory.read_config(Path(_WORKDIR.value))
+    models = models_at(own.model, _NUM_STEPS.value)
+    tasks = harness_tasks.Tasks(
+        _TASKS.value, include_path=_INCLUDE_PATH.value, data=_TASK_DATA.value
+    )
+    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    run = run_directory.load(_WORKDIR.value, mesh)
+    for model in models:
+        scorer = harness.HarnessModel(
+            model, run.params, run.tokenizer, mesh, _BATCH_SIZE.value
+        )
+        for num_fewshot in numbers:
+            for figures in tasks.evaluate(
+                scorer, num_fewshot, _LIMIT.value, _MAX_NEW_TOKENS.value
+            ):
+                line = {"num_steps": model.num_layers, **figures}
+                if is_primary():
+                    print(json.dumps(line), flush=True)
+
+
+def _numbers_of_examples() -> list[int | None]:
+    values = _NUM_FEWSHOT.value
+    if values is None:
+        return [None]
+    if not values or not all(value.isdecimal() for value in values):
+        raise UserError(
+            f"--num_fewshot={','.join(values)}: expected whole numbers, separated by "
+            "commas"
+        )
+    return [int(value) for value in values]
+
+
+def _harness():
+    try:
+        from diffeq_former.evaluation import harness, harness_tasks
+    except ModuleNotFoundError as error:
+        if error.name != "lm_eval":
+            raise
+        raise UserError(
+            "the package lm_eval is missing: pip install -e '.[harness]'"
+        ) from error
+    return harness, harness_tasks
+
+
+if __name__ == "__main__":
+    cli.run(main)
