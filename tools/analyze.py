@@ -8,9 +8,10 @@ lyapunov (which tokens a prediction is sensitive to, and how fast perturbations 
 states through depth): these four of a --text or of a --file's lines; clustering (tokens
 that move by attention alone; --num_seeds, --num_times).
 
---output is a new folder. Each line on stdout is one JSON object of figures. The weights
-are made on the run's mesh, as for training: --config.mesh.data=1 --config.mesh.fsdp=-1;
-all else on one device. Needs matplotlib: pip install -e '.[plot]'.
+--output is a new folder, whose index.html holds all pictures. Each line on stdout is
+one JSON object of figures. The weights are made on the run's mesh, as for training:
+--config.mesh.data=1 --config.mesh.fsdp=-1; all else on one device. Needs matplotlib:
+pip install -e '.[plot]'.
 """
 
 import inspect
@@ -21,6 +22,7 @@ from absl import flags
 
 from diffeq_former import cli, pictures
 from diffeq_former.analysis.kinds import KINDS
+from diffeq_former.analysis.kinds.page import bind
 from diffeq_former.errors import UserError
 from diffeq_former.sharding import flags as mesh_flags
 
@@ -60,6 +62,7 @@ def main(kind: str) -> None:
         if texts:
             options["sentences"] = subjects.encode(trained, texts)
         figures = KINDS[kind](trained, folder, **options)
+        bind(folder, f"{kind} of {trained.name}", figures)
     for line in figures:
         print(json.dumps({"kind": kind, **line}), flush=True)
 

@@ -16,45 +16,68 @@ import jax.numpy as jnp
 from diffeq_former.analysis import depth
 from diffeq_former.config import ModelConfig
 
-ALIGNING = 3  # sweeps back and forth; each squares how well directions are told apart
+SWEEPS = 3  # there and back; each squares how well directions are told apart
+SPARE = 8  # further directions, which make the leading ones exact sooner
 
 
-def exponents(
-    push: Callable, per_step, y_MK: jax.Array, time: float, sweeps: int = 0
-) -> jax.Array:
-    """The K leading exponents of a chain of linear maps, by QR: [K].
+def exponents(push: Callable, per_step, y_MK: jax.Array, time: float) -> jax.Array:
+    """The K leading exponents of a long chain of linear maps, by QR: [K].
 
     Benettin et al. 1980: all K perturbations are pushed through a step and made
     orthonormal again; the exponents are the mean logarithms of how they stretched.
-    From arbitrary directions that is right for long chains. Over a short one the
-    stretching depends on them; `sweeps` to the end and back by the transposed maps turn
-    them to those which the whole chain stretches most, and the exponents into
-    log(singular value of the chain) / time.
 
     Args:
       push: (what belongs to a step, y_M) -> y_M after it; linear in y_M.
       per_step: a pytree with a leading axis of steps.
       y_MK: linearly independent perturbations at the start.
       time: that all steps take.
-      sweeps: see above.
     """
-    map_columns = functools.partial(jax.vmap, in_axes=1, out_axes=1)
+
+    def stretch(q_MK, step):
+        q_MK, r_KK = _stretch(push, q_MK, step)
+        return q_MK, jnp.log(jnp.abs(jnp.diagonal(r_KK)))
+
+    _, logs_TK = jax.lax.scan(stretch, jnp.linalg.qr(y_MK)[0], per_step)
+    return logs_TK.sum(0) / time
+
+
+def finite_time_exponents(
+    push: Callable, per_step, y_MK: jax.Array, time: float
+) -> jax.Array:
+    """log(singular value) / time of a short chain of linear maps: [K].
+
+    Over a short chain how perturbations stretch depends on their directions. So these
+    are turned to those which the whole chain stretches most, by `SWEEPS` to its end and
+    back by the transposed maps (subspace iteration). The leading ones of K are exact to
+    (singular value K + 1 / their own)^(4 SWEEPS). Args as for `exponents`.
+    """
 
     def forward(q_MK, step):
-        q_MK, r_KK = jnp.linalg.qr(map_columns(lambda y_M: push(step, y_M))(q_MK))
-        return q_MK, jnp.log(jnp.abs(jnp.diagonal(r_KK)))
+        return _stretch(push, q_MK, step)
 
     def backward(q_MK, step):
         _, pull = jax.vjp(lambda y_M: push(step, y_M), q_MK[:, 0])
-        return jnp.linalg.qr(map_columns(lambda y_M: pull(y_M)[0])(q_MK))[0], None
+        return jnp.linalg.qr(_COLUMNS(lambda y_M: pull(y_M)[0])(q_MK))[0], None
 
     def there_and_back(_, q_MK):
         q_MK, _ = jax.lax.scan(forward, q_MK, per_step)
         return jax.lax.scan(backward, q_MK, per_step, reverse=True)[0]
 
-    q_MK = jax.lax.fori_loop(0, sweeps, there_and_back, jnp.linalg.qr(y_MK)[0])
-    _, logs_TK = jax.lax.scan(forward, q_MK, per_step)
-    return logs_TK.sum(0) / time
+    q_MK = jax.lax.fori_loop(0, SWEEPS, there_and_back, jnp.linalg.qr(y_MK)[0])
+    _, r_TKK = jax.lax.scan(forward, q_MK, per_step)
+    whole_KK, _ = jax.lax.scan(
+        lambda p_KK, r_KK: (r_KK @ p_KK, None),
+        jnp.eye(y_MK.shape[1], dtype=y_MK.dtype),
+        r_TKK,
+    )
+    return jnp.log(jnp.linalg.svd(whole_KK, compute_uv=False)) / time
+
+
+_COLUMNS = functools.partial(jax.vmap, in_axes=1, out_axes=1)
+
+
+def _stretch(push: Callable, q_MK, step) -> tuple[jax.Array, jax.Array]:
+    return tuple(jnp.linalg.qr(_COLUMNS(lambda y_M: push(step, y_M))(q_MK)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
@@ -76,7 +99,7 @@ def token_to_token(
       num_exponents: K, the leading ones, the largest first.
     """
     per_step, D = (states_TLD[: c.num_layers], table), states_TLD.shape[-1]
-    y_DK = _directions(D, num_exponents, states_TLD.dtype)
+    y_DK = _directions(D, min(D, num_exponents + SPARE), states_TLD.dtype)
 
     def of_token(j):
         def push(step, y_D):
@@ -84,9 +107,11 @@ def token_to_token(
             moved_D = tangent(c, step, y_LD, field)[last]
             return moved_D + jnp.where(last == j, 0, 1) * y_D  # I + h J_ij
 
-        return exponents(push, per_step, y_DK, c.interval, ALIGNING)
+        return finite_time_exponents(push, per_step, y_DK, c.interval)
 
-    return jax.lax.map(of_token, jnp.arange(states_TLD.shape[1]), batch_size=_AT_ONCE)
+    tokens_L = jnp.arange(states_TLD.shape[1])
+    found_LK = jax.lax.map(of_token, tokens_L, batch_size=_AT_ONCE)
+    return found_LK[:, :num_exponents]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
@@ -105,9 +130,11 @@ def coupled(
         return jnp.where(counts_L1, tangent(c, step, y_LD, field), 0).reshape(-1)
 
     per_step = (states_TLD[: c.num_layers], table)
-    y_LDK = _directions(L * D, num_exponents, states_TLD.dtype).reshape(L, D, -1)
+    count = min(L * D, num_exponents + SPARE)
+    y_LDK = _directions(L * D, count, states_TLD.dtype).reshape(L, D, -1)
     y_MK = jnp.where(counts_L1[..., None], y_LDK, 0).reshape(L * D, -1)
-    return exponents(push, per_step, y_MK, c.interval, ALIGNING)
+    found_K = finite_time_exponents(push, per_step, y_MK, c.interval)
+    return found_K[:num_exponents]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))

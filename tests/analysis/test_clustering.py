@@ -60,8 +60,20 @@ def test_the_simulation_of_the_paper():
         assert states.shape == (201, 40, 3) and np.isfinite(states).all()
         np.testing.assert_allclose(states.mean(-1), 0, atol=1e-5)
         np.testing.assert_allclose(states.var(-1), 1, rtol=1e-4)
-    ends = [[clustering.num_clusters(s)[-1] for s in x] for x in (steady, grown)]
-    assert np.mean(ends[0]) < np.mean(ends[1])
+
+
+def test_growth_keeps_tokens_of_identity_weights_apart():
+    """Each attends more and more to itself alone, and stays."""
+    identity, z_nd = jnp.eye(3), clustering.random_weights(0)[2]
+    times_T = 0.05 * jnp.arange(200)
+
+    def groups(degree):
+        field = clustering.growing(identity, identity, degree)
+        states = clustering.simulate(field, times_T, z_nd, 0.05, clustering.on_sphere)
+        return clustering.num_clusters(states)[-1]
+
+    counts = [groups(degree) for degree in (0, 1, 2)]
+    assert counts[0] < counts[1] < counts[2]
 
 
 def test_counts_and_dispersion_of_known_groups():

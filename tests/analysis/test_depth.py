@@ -54,7 +54,7 @@ def test_attention_maps_weigh_the_values():
     frozen = jax.tree.map(np.zeros_like, model.table)
     table = model.table | {"ff_in": frozen["ff_in"], "ff_out": frozen["ff_out"]}
     states_TLD = np.asarray(depth.states(config, table, states_TLD[0]))
-    maps_TNLL = depth.attention_maps(config, table, states_TLD)
+    maps_TNLL = np.asarray(depth.attention_maps(config, table, states_TLD))
     for t in range(3):
         unit = {n: {k: v[t, 0] for k, v in w.items()} for n, w in table.items()}
         x = states_TLD[t]
@@ -63,4 +63,6 @@ def test_attention_maps_weigh_the_values():
         v = y @ unit["qkv"]["kernel"][:, 2, 0] + unit["qkv"]["bias"][2, 0]
         out = unit["attention_out"]
         moved = maps_TNLL[t, 0] @ v @ out["kernel"][0] + out["bias"]
-        np.testing.assert_allclose(states_TLD[t + 1] - x, moved / 3, atol=1e-5)
+        np.testing.assert_allclose(
+            states_TLD[t + 1] - x, config.step_size * moved, atol=1e-5
+        )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, params_of, tokens_of
+from cases import TINY, in_two_lots, mesh_of, params_of, tokens_of
 
 from diffeq_former.analysis import depth, lyapunov
 from diffeq_former.analysis.trained import Trained
@@ -18,34 +18,35 @@ TIME = 2.5
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def pushed(matrices_TMM, num_exponents, sweeps):
+def pushed(matrices_TMM, num_exponents, measure=lyapunov.finite_time_exponents):
     M = matrices_TMM.shape[-1]
     start_MK = np.random.default_rng(1).normal(size=(M, num_exponents))
     push = lambda a_MM, y_M: a_MM @ y_M  # noqa: E731
-    return lyapunov.exponents(push, matrices_TMM, jnp.asarray(start_MK), TIME, sweeps)
+    return measure(push, matrices_TMM, jnp.asarray(start_MK), TIME)
 
 
 def test_a_symmetric_field_has_its_eigenvalues(x64):
-    """exp(t A) by 40 steps; without sweeps their differences would still show."""
+    """exp(t A) by 40 steps."""
     rates = np.array([3.0, 1.0, 0.0, -2.0, -6.0])
     basis = np.linalg.qr(RANDOM.normal(size=(5, 5)))[0]
     one = basis @ np.diag(np.exp(rates * TIME / 40)) @ basis.T
     steps = np.broadcast_to(one, (40, 5, 5))
-    np.testing.assert_allclose(pushed(steps, 5, 3), rates, atol=1e-9)
-    np.testing.assert_allclose(pushed(steps, 2, 6), rates[:2], atol=1e-9)
+    np.testing.assert_allclose(pushed(steps, 5), rates, atol=1e-9)
+    np.testing.assert_allclose(pushed(steps, 2), rates[:2], atol=1e-9)
 
 
 def test_a_spiral_has_its_real_parts(x64):
     turn = np.exp(0.3 * TIME / 10) * np.linalg.qr(RANDOM.normal(size=(4, 4)))[0]
-    np.testing.assert_allclose(pushed(turn[None].repeat(10, 0), 3, 0), 0.3, rtol=1e-9)
+    found = pushed(turn[None].repeat(10, 0), 3, lyapunov.exponents)
+    np.testing.assert_allclose(found, 0.3, rtol=1e-9)
 
 
 def test_a_chain_that_is_not_normal_has_its_singular_values(x64):
     chain = RANDOM.normal(size=(6, 5, 5)) + 2 * np.diag([4, 2, 1, 0.5, 0.2])
     expected = np.linalg.svd(np.linalg.multi_dot(chain[::-1]), compute_uv=False)
-    found = pushed(chain, 5, 6)
+    found = pushed(chain, 5)
     np.testing.assert_allclose(found, np.log(expected) / TIME, rtol=1e-6)
-    np.testing.assert_allclose(pushed(chain, 1, 6), found[:1], rtol=1e-6)
+    np.testing.assert_allclose(pushed(chain, 1), found[:1], rtol=1e-6)
 
 
 def lorenz(x):
@@ -69,7 +70,8 @@ def test_lorenz_has_its_published_spectrum(x64):
 
     found = np.asarray(spectrum(jnp.array([1.0, 1.0, 20.0])))
     np.testing.assert_allclose(found, [0.906, 0, -14.572], atol=0.01)
-    assert found.sum() == pytest.approx(-41 / 3, abs=1e-4)  # the divergence
+    # The divergence of the flow, but for what rk4 errs.
+    assert found.sum() == pytest.approx(-41 / 3, abs=5e-4)
 
 
 @dataclasses.dataclass
@@ -165,7 +167,9 @@ def test_the_attention_field_has_the_jacobian_of_appendix_b2(x64):
             np.testing.assert_allclose(found[out, :, into], step, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("solver", ["euler", "lie_trotter"])
+@pytest.mark.parametrize(
+    "solver", in_two_lots(["euler", "lie_trotter"], "euler".__eq__)
+)
 @pytest.mark.parametrize("field", depth.FIELDS)
 def test_token_to_token_is_the_chain_of_blocks(x64, solver, field):
     """Of the dense Jacobian of each step; all exponents together are log |det|."""
@@ -180,8 +184,8 @@ def test_token_to_token_is_the_chain_of_blocks(x64, solver, field):
             chain = (block[:, j] + (j != last) * np.eye(D)) @ chain
         expected = np.log(np.linalg.svd(chain, compute_uv=False)) / c.interval
         assert found[j].sum() == pytest.approx(expected.sum(), abs=1e-9)
-        np.testing.assert_allclose(leading[j], expected[:2], rtol=0.01, atol=1e-9)
-    assert (np.asarray(found[4]) == 0).all()  # a later token
+        np.testing.assert_allclose(leading[j], expected[:2], rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(found[4], 0, atol=1e-12)  # a later token
 
 
 def test_the_coupled_system_and_influence_are_the_whole_chain(x64):
@@ -192,7 +196,7 @@ def test_the_coupled_system_and_influence_are_the_whole_chain(x64):
         chain = dense(case, k).reshape(5 * D, 5 * D) @ chain
     found = lyapunov.coupled(*case.along, 5, "whole", 2)
     expected = np.log(np.linalg.svd(chain, compute_uv=False)[:2]) / c.interval
-    np.testing.assert_allclose(found, expected, rtol=0.01)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
     every = lyapunov.coupled(*case.along, 5, "whole", 5 * D)
     log_det = np.linalg.slogdet(chain)[1] / c.interval
     assert every.sum() == pytest.approx(log_det, abs=1e-9)
@@ -202,6 +206,7 @@ def test_the_coupled_system_and_influence_are_the_whole_chain(x64):
     np.testing.assert_allclose(influence, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_later_tokens_change_nothing(x64):
     """So sentences may be filled up."""
     short, long = case_of(length=3), case_of(length=6)
@@ -215,6 +220,7 @@ def test_later_tokens_change_nothing(x64):
         np.testing.assert_allclose(one, other[: len(one)], rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_exponents_do_not_depend_on_the_grid():
     """Nearer by half with each halving of Euler's steps; at once by rk4's."""
 

@@ -1,5 +1,6 @@
 """tools/analyze.py as a user runs it."""
 
+import base64
 import json
 import re
 
@@ -21,7 +22,13 @@ def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path):
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["time"] for line in lines] == [0, 0.5, 1]
     assert all(line["sentences"] == 2 and 0 < line["entropy"] < 6 for line in lines)
-    assert {p.name for p in output.iterdir()} == {"entropy.json", "entropy.png"}
+    names = {"entropy.json", "entropy.png", "index.html"}
+    assert {p.name for p in output.iterdir()} == names
+    page = (output / "index.html").read_text()
+    assert "<h1>entropy of run</h1>" in page and page.count("<tr>") == 1 + len(lines)
+    [picture] = re.findall('src="data:image/png;base64,([^"]*)"', page)
+    assert base64.b64decode(picture) == (output / "entropy.png").read_bytes()
+    assert re.findall('href="([^"]*)"', page) == ["entropy.json"]
 
 
 @pytest.mark.parametrize(
