@@ -8,6 +8,7 @@ from pathlib import Path
 from diffeq_former.errors import UserError
 
 STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")  # of lines, told apart in grey
+COLOURS = "Greys"  # of heat maps and of tokens: the larger the darker
 
 
 def new_picture(output: str) -> Path:
@@ -19,12 +20,17 @@ def new_picture(output: str) -> Path:
     path = Path(output)
     if path.suffix != ".png" or path.exists():
         raise UserError(f"--output={path}: name a .png file that does not exist yet")
+    require_matplotlib()
+    return path
+
+
+def require_matplotlib() -> None:
+    """Raises UserError if it is missing: before the work on what it will show."""
     try:
         import matplotlib
     except ImportError as error:
         raise UserError("matplotlib is missing: pip install -e '.[plot]'") from error
     matplotlib.use("Agg")
-    return path
 
 
 @contextlib.contextmanager
@@ -32,7 +38,7 @@ def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Itera
     """Gives the axes of a picture, in inches, that is written in the end.
 
     Args:
-      path: what `new_picture` gave.
+      path: what `new_picture` gave, or in a new folder.
       size: width and height.
       **subplots: further options of matplotlib's function of that name.
     """

@@ -42,7 +42,7 @@ ALLOWED = {
     "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
     "finetuning": {"training", "models", "ode", "data", "sharding"},
-    "analysis": {"models", "ode"},
+    "analysis": {"models", "ode", "data", "sharding", "pictures"},
     "conversion": {"finetuning", "training", "models", "ode", "data", "sharding"},
     "serving": {"generation"},
     "benchmarks": {"planning", "training", "generation", "data", "sharding"},

@@ -1,4 +1,5 @@
-"""Layer and RMS normalisation with given scale and shift; statistics in float32.
+"""Layer and RMS normalisation with given scale and shift; statistics in float32
+or, of float64 states, in float64.
 
 B batch, L length, D model.
 """
@@ -10,13 +11,17 @@ Weights = dict[str, jax.Array]
 
 
 def layer_norm(weights: Weights, x_BLD: jax.Array, eps: float) -> jax.Array:
-    x = x_BLD.astype(jnp.float32)
+    x = _exact(x_BLD)
     x = x - x.mean(-1, keepdims=True)
     return _rescale(weights, x, eps).astype(x_BLD.dtype)
 
 
 def rms_norm(weights: Weights, x_BLD: jax.Array, eps: float) -> jax.Array:
-    return _rescale(weights, x_BLD.astype(jnp.float32), eps).astype(x_BLD.dtype)
+    return _rescale(weights, _exact(x_BLD), eps).astype(x_BLD.dtype)
+
+
+def _exact(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _rescale(weights: Weights, x: jax.Array, eps: float) -> jax.Array:

@@ -21,10 +21,14 @@ def rotary_frequencies(c: ModelConfig) -> jax.Array:
 def rotate(
     x_BLNH: jax.Array, positions_BL: jax.Array, frequencies_h: jax.Array
 ) -> jax.Array:
-    """Rotates the pairs (x[i], x[i + h]) by position * frequency, in float32."""
+    """Rotates the pairs (x[i], x[i + h]) by position * frequency.
+
+    In float32, or in float64 what comes in it.
+    """
     angles_BLh = positions_BL[..., None].astype(jnp.float32) * frequencies_h[None, None]
     cos, sin = jnp.cos(angles_BLh)[:, :, None], jnp.sin(angles_BLh)[:, :, None]
-    first, second = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
+    exact_BLNH = x_BLNH.astype(jnp.promote_types(x_BLNH.dtype, jnp.float32))
+    first, second = jnp.split(exact_BLNH, 2, axis=-1)
     rotated = (first * cos - second * sin, second * cos + first * sin)
     return jnp.concatenate(rotated, axis=-1).astype(x_BLNH.dtype)
 

@@ -1,0 +1,129 @@
+"""Tokens that move by attention alone: do they gather? (paper, appendix C.8)
+
+n tokens, d dimensions, T steps, N heads, D model.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.blocks import BLOCKS
+
+NUM_TOKENS, DIMENSIONS, NUM_STEPS = 40, 3, 200  # of C.8
+STEP_SIZE = 0.05  # 200 steps take 10 units of time
+DEGREES = (0, 1, 2, 3, 4)  # of the polynomials by which weights grow
+THRESHOLD = 0.1  # directions whose distance is smaller are of one cluster
+
+
+def standardise(z_nd: jax.Array) -> jax.Array:
+    """Mean 0 and variance 1 of each token, as in C.8: a LayerNorm without weights."""
+    return jax.nn.standardize(z_nd, epsilon=0.0)
+
+
+def on_sphere(z_nd: jax.Array) -> jax.Array:
+    """Length 1 of each token: the setting of Geshkovski et al. (arXiv 2312.10794)."""
+    return z_nd / jnp.linalg.norm(z_nd, axis=-1, keepdims=True)
+
+
+def simulate(
+    field: Callable, per_step, z_nd: jax.Array, h: float, normalise: Callable
+) -> jax.Array:
+    """Steps z <- normalise(z + h field(what belongs to the step, z)): [T + 1, n, d]."""
+
+    def body(z_nd, step):
+        return normalise(z_nd + h * field(step, z_nd)), z_nd
+
+    last_nd, before_Tnd = jax.lax.scan(body, normalise(z_nd), per_step)
+    return jnp.concatenate([before_Tnd, last_nd[None]])
+
+
+def growing(a_dd: jax.Array, v_dd: jax.Array, degree: int) -> Callable:
+    """The field of C.8 at time t: softmax((z A)(z A)^T) z V.
+
+    A and V are given at t = 0 and grow as (1 + t)^degree.
+    """
+
+    def field(t, z_nd):
+        growth = (1 + t) ** degree
+        y_nd = z_nd @ (growth * a_dd)
+        return jax.nn.softmax(y_nd @ y_nd.T) @ z_nd @ (growth * v_dd)
+
+    return field
+
+
+def random_weights(seed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A, V, both N(0, 1), and tokens from U[-2, 2], as in C.8."""
+    of_a, of_v, of_z = jax.random.split(jax.random.key(seed), 3)
+    shape = (DIMENSIONS, DIMENSIONS)
+    z_nd = jax.random.uniform(of_z, (NUM_TOKENS, DIMENSIONS), minval=-2, maxval=2)
+    return jax.random.normal(of_a, shape), jax.random.normal(of_v, shape), z_nd
+
+
+def grown(seed: int, degree: int) -> np.ndarray:
+    """The simulation of C.8: [T + 1, n, d]."""
+    return np.asarray(_grown(*random_weights(seed), degree))
+
+
+@jax.jit
+def _grown(a_dd, v_dd, z_nd, degree) -> jax.Array:
+    times_T = STEP_SIZE * jnp.arange(NUM_STEPS)
+    field = growing(a_dd, v_dd, degree)
+    return simulate(field, times_T, z_nd, STEP_SIZE, standardise)
+
+
+def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
+    """States that move by a trained model's heads alone, over its interval of depth.
+
+    dx_i/dt = sum over heads of sum_j softmax_j(y_i QK y_j^T) y_j OV, y the first norm
+    of x; every token sees all, as in C.8. Without biases and rotary positions.
+
+    Args:
+      c: the model.
+      weights: units with a leading axis T.
+      products: what `spectra.products` made of them.
+      z_nD: the states at first.
+    """
+
+    def field(step, z_nD):
+        norm, (q_NDH, k_NHD), (v_NDH, o_NHD) = step
+        y_1nD = BLOCKS[c.block].final_norm(norm, z_nD, c.norm_eps)[None]
+        scores_Nnn = (y_1nD @ q_NDH) @ (k_NHD @ jnp.swapaxes(y_1nD, 1, 2))
+        return (jax.nn.softmax(scores_Nnn) @ (y_1nD @ v_NDH) @ o_NHD).sum(0)
+
+    single = jax.tree.map(lambda w: jnp.asarray(w, jnp.float32), products)
+    per_step = (weights["norm_1"], single["qk"], single["ov"])
+    h = c.interval / len(per_step[1][0])
+    run = jax.jit(lambda *a: simulate(field, *a, h, lambda z_nD: z_nD))
+    return np.asarray(run(per_step, jnp.asarray(z_nD)))
+
+
+def dispersion(states_Tnd: np.ndarray) -> np.ndarray:
+    """1 - |mean direction|^2, [T]: 0 if all tokens point one way, 1 if to all sides."""
+    return 1 - np.square(_directions(states_Tnd).mean(1)).sum(-1)
+
+
+def num_clusters(states_Tnd: np.ndarray) -> np.ndarray:
+    """Groups of tokens, [T], linked by directions nearer than `THRESHOLD`."""
+    u = _directions(states_Tnd)
+    distances = np.linalg.norm(u[:, :, None] - u[:, None], axis=-1)
+    linked = distances < THRESHOLD
+    for _ in range(int(np.ceil(np.log2(max(2, u.shape[1]))))):
+        linked = np.matmul(linked, linked)
+    first = linked.argmax(-1)  # of the group, by number
+    return (first == np.arange(u.shape[1])).sum(-1)
+
+
+def in_three(states_Tnd: np.ndarray) -> np.ndarray:
+    """The three principal axes of all states together, [T, n, 3]."""
+    flat = states_Tnd.reshape(-1, states_Tnd.shape[-1])
+    centred = flat - flat.mean(0)
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:3]
+    return (centred @ axes.T).reshape(*states_Tnd.shape[:2], -1)
+
+
+def _directions(states_Tnd: np.ndarray) -> np.ndarray:
+    states_Tnd = np.asarray(states_Tnd, float)
+    return states_Tnd / np.linalg.norm(states_Tnd, axis=-1, keepdims=True)

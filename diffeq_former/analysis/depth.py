@@ -1,0 +1,125 @@
+"""The way of one sequence through depth, from a table of the model's weights.
+
+What models/step.py does in training, as pure functions of a state: no dropout, no mesh,
+any precision, and an attention that can be looked into and differentiated.
+
+B batch (always 1), L length, D model, N heads, K key-value heads, H head, S keys or
+stage times of a step, T grid steps, V vocabulary.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.solvers import SOLVERS
+
+FIELDS = ("attention", "whole")  # whose changes of the state a perturbation feels
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def embed(c: ModelConfig, ends: dict, ids_L) -> jax.Array:
+    """The state x_0 before the first step, [L, D]."""
+    ids_BL = jnp.asarray(ids_L)[None]
+    positions_BL = jnp.arange(ids_BL.shape[1])[None]
+    return Transformer(c).apply(
+        {"params": ends},
+        method=lambda module: module.embedding(ids_BL, positions_BL)[0],
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def states(c: ModelConfig, table: dict, x_LD: jax.Array) -> jax.Array:
+    """All states, x_0 the first of them: [T + 1, L, D]."""
+
+    def body(x_LD, weights_S):
+        after_LD = step(c, weights_S, x_LD)
+        return after_LD, x_LD
+
+    last_LD, before_TLD = jax.lax.scan(body, x_LD, table)
+    return jnp.concatenate([before_TLD, last_LD[None]])
+
+
+def step(c: ModelConfig, weights_S: dict, x_LD: jax.Array, field: str = "whole"):
+    """One step of the model's solver, [L, D].
+
+    Args:
+      c: the model.
+      weights_S: of the step, units with a leading axis of its stage times.
+      x_LD: the state before it.
+      field: `whole`, or `attention`: the same step, of which a derivative sees only
+        what attention changes.
+    """
+    block, positions_BL = BLOCKS[c.block], jnp.arange(x_LD.shape[0])[None]
+
+    def attention(node: int, x_LD):
+        weights = _at(node, weights_S)
+        return block.attention(c, weights, x_LD[None], positions_BL, attend)[0]
+
+    def feed_forward(node: int, x_LD):
+        dx_LD = block.feed_forward(c, _at(node, weights_S), x_LD[None])[0]
+        return dx_LD if field == "whole" else jax.lax.stop_gradient(dx_LD)
+
+    return SOLVERS[c.solver].step((attention, feed_forward), x_LD, c.step_size)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def attention_maps(c: ModelConfig, table: dict, states_TLD: jax.Array) -> jax.Array:
+    """Who attends to whom at the first stage of each step: [T, N, L, L].
+
+    Args:
+      c: the model.
+      table: its weights, units with leading axes [T, S].
+      states_TLD: before each step, and perhaps after the last.
+    """
+
+    def maps(weights_and_x):
+        (weights, x_LD), seen = weights_and_x, []
+
+        def attend_seen(q_BLNH, k_BLKH, v_BLKH):
+            seen.append(probabilities(q_BLNH, k_BLKH)[0])
+            return attend(q_BLNH, k_BLKH, v_BLKH)
+
+        positions_BL = jnp.arange(x_LD.shape[0])[None]
+        BLOCKS[c.block].attention(c, weights, x_LD[None], positions_BL, attend_seen)
+        return seen[0]
+
+    first = jax.tree.map(lambda w: w[:, 0], table)
+    return jax.lax.map(maps, (first, states_TLD[: c.num_layers]))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(c: ModelConfig, ends: dict, x_LD: jax.Array) -> jax.Array:
+    """What the model would predict if depth ended at these states: [L, V]."""
+
+    def read(module):
+        y_BLD = module.block.final_norm(module.final_norm(), x_LD[None], c.norm_eps)
+        return module.logits(y_BLD)[0]
+
+    return Transformer(c).apply({"params": ends}, method=read)
+
+
+def attend(q_BLNH, k_BLKH, v_BLKH) -> jax.Array:
+    p_BNLS = probabilities(q_BLNH, k_BLKH)
+    v_BSNH = _for_each_head(v_BLKH, q_BLNH.shape[2])
+    return jnp.einsum("bnls,bsnh->blnh", p_BNLS, v_BSNH)
+
+
+def probabilities(q_BLNH, k_BLKH) -> jax.Array:
+    """Causal attention, [B, N, L, S]: rows sum to one."""
+    L, N, H = q_BLNH.shape[1:]
+    k_BSNH = _for_each_head(k_BLKH, N)
+    scores_BNLS = jnp.einsum("blnh,bsnh->bnls", q_BLNH, k_BSNH) * H**-0.5
+    mask_LS = jnp.tril(jnp.ones((L, L), bool))[None, None]
+    return jax.nn.softmax(jnp.where(mask_LS, scores_BNLS, -jnp.inf))
+
+
+def _for_each_head(x_BLKH, num_heads: int):
+    return jnp.repeat(x_BLKH, num_heads // x_BLKH.shape[2], axis=2)
+
+
+def _at(node: int, weights_S: dict) -> dict:
+    return jax.tree.map(lambda w: w[node], weights_S)

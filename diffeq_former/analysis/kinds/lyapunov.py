@@ -1,0 +1,114 @@
+"""Which tokens the last prediction is sensitive to, and how perturbations grow.
+
+L length, K exponents.
+"""
+
+from pathlib import Path
+
+from diffeq_former.analysis.kinds import coloured
+from diffeq_former.analysis.kinds.files import plain, write_json
+from diffeq_former.errors import UserError
+
+ROWS = {
+    "attention": "exponent, attention field (eq. 7)",
+    "whole": "exponent, whole field (eq. 7)",
+    "influence": "influence through all tokens",
+    "rollout": "attention rollout",
+    "gradient_x_input": "|gradient x input|",
+}
+_EXPONENTS = ("attention", "whole")
+_MULTIPLE = 16  # of tokens, to which sentences are filled up: fewer shapes to compile
+_MOST_PROBES = 32
+
+
+def lyapunov(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list[dict]:
+    """Writes lyapunov.json (per sentence, and over all), tokens.html, tokens.png.
+
+    Raises:
+      UserError: for more exponents than the state has dimensions.
+    """
+    if num_exponents > trained.config.d_model:
+        raise UserError(
+            f"--num_exponents={num_exponents}: expected at most the model's d_model,"
+            f" {trained.config.d_model}"
+        )
+    measured = [_measure(trained, s, num_exponents) for s in sentences]
+    summary = _summary(measured)
+    unit = f"1 / interval of depth (interval {trained.config.interval:g})"
+    numbers = {"unit": unit, "summary": summary, "sentences": measured}
+    write_json(folder / "lyapunov.json", numbers)
+    first = [plain(_leading(sentence)) for sentence in measured]
+    title = f"{trained.name}: what the prediction of the next token hangs on"
+    coloured.write_page(folder / "tokens.html", title, first, ROWS)
+    coloured.draw(folder / "tokens.png", first, ROWS)
+    return [{"measure": name} | figures for name, figures in summary.items()]
+
+
+def _measure(trained, sentence, num_exponents: int) -> dict:
+    import jax
+    import numpy as np
+
+    from diffeq_former.analysis import attribution, depth, lyapunov
+
+    c, ends, table = trained.config, trained.ends, jax.device_put(trained.table)
+    length = len(sentence.ids)
+    filled = min(c.max_len, -(-length // _MULTIPLE) * _MULTIPLE)
+    ids_L = np.pad(sentence.ids, (0, filled - length))  # later tokens act on none
+    last = length - 1
+    x_LD = depth.embed(c, ends, ids_L)
+    states_TLD = depth.states(c, table, x_LD)
+    along = (c, table, states_TLD, last)
+    maps_TNLL = depth.attention_maps(c, table, states_TLD)
+    probes = min(_MOST_PROBES, c.d_model)
+    next_V = depth.logits(c, ends, states_TLD[-1])[last, : trained.tokenizer.vocab_size]
+    of_tokens = {
+        field: lyapunov.token_to_token(*along, field, num_exponents)
+        for field in depth.FIELDS
+    } | {
+        "influence": lyapunov.influence(*along, "whole", probes),
+        "rollout": attribution.rollout(maps_TNLL, last),
+        "gradient_x_input": attribution.gradient_x_input(c, ends, table, x_LD, last),
+    }
+    every = (c, table, states_TLD, length)
+    return {
+        "text": sentence.text,
+        "tokens": sentence.tokens,
+        "predicted": trained.tokenizer.decode([int(next_V.argmax())]),
+        **{name: np.asarray(values)[:length] for name, values in of_tokens.items()},
+        "coupled": {
+            field: np.asarray(lyapunov.coupled(*every, field, num_exponents))
+            for field in depth.FIELDS
+        },
+    }
+
+
+def _leading(sentence: dict) -> dict:
+    """One value a token: of exponents the largest, of gradients the size."""
+    return sentence | {
+        "gradient_x_input": abs(sentence["gradient_x_input"]),
+        **{field: sentence[field].max(-1) for field in _EXPONENTS},
+    }
+
+
+def _summary(measured: list[dict]) -> dict[str, dict]:
+    """Means over the sentences, with 95 % confidence intervals."""
+    from diffeq_former.analysis.statistics import interval, rank_correlation
+
+    leading, summary = [_leading(sentence) for sentence in measured], {}
+    for field in _EXPONENTS:
+        summary |= {
+            f"{field}: leading exponent, token on itself": interval(
+                [s[field][-1] for s in leading]
+            ),
+            f"{field}: leading exponent, mean over earlier tokens": interval(
+                [s[field][:-1].mean() for s in leading]
+            ),
+            f"{field}: leading exponent, coupled system": interval(
+                [s["coupled"][field].max() for s in measured]
+            ),
+        }
+        for other in ROWS.keys() - {field}:
+            correlations = [rank_correlation(s[field], s[other]) for s in leading]
+            key = f"{field}: rank correlation with {other}"
+            summary[key] = interval(correlations)
+    return dict(sorted(summary.items()))

@@ -1,0 +1,175 @@
+"""Finite-time Lyapunov exponents along a model's own way through depth (eq. 7, 8).
+
+A perturbation y of a state follows dy/dt = J(x(t)) y. Here it follows the derivative of
+the model's own steps, phi_k: for Euler's that is y + h J(x_k, t_k) y. Exponents are
+growth rates, in units of 1 / (the model's interval of depth).
+
+L length, D model, K exponents, T grid steps; a perturbation has any shape [M].
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.analysis import depth
+from diffeq_former.config import ModelConfig
+
+SWEEPS = 3  # there and back; each squares how well directions are told apart
+SPARE = 8  # further directions, which make the leading ones exact sooner
+
+
+def exponents(push: Callable, per_step, y_MK: jax.Array, time: float) -> jax.Array:
+    """The K leading exponents of a long chain of linear maps, by QR: [K].
+
+    Benettin et al. 1980: all K perturbations are pushed through a step and made
+    orthonormal again; the exponents are the mean logarithms of how they stretched.
+
+    Args:
+      push: (what belongs to a step, y_M) -> y_M after it; linear in y_M.
+      per_step: a pytree with a leading axis of steps.
+      y_MK: linearly independent perturbations at the start.
+      time: that all steps take.
+    """
+
+    def stretch(q_MK, step):
+        q_MK, r_KK = _stretch(push, q_MK, step)
+        return q_MK, jnp.log(jnp.abs(jnp.diagonal(r_KK)))
+
+    _, logs_TK = jax.lax.scan(stretch, jnp.linalg.qr(y_MK)[0], per_step)
+    return logs_TK.sum(0) / time
+
+
+def finite_time_exponents(
+    push: Callable, per_step, y_MK: jax.Array, time: float
+) -> jax.Array:
+    """log(singular value) / time of a short chain of linear maps: [K].
+
+    Over a short chain how perturbations stretch depends on their directions. So these
+    are turned to those which the whole chain stretches most, by `SWEEPS` to its end and
+    back by the transposed maps (subspace iteration). The leading ones of K are exact to
+    (singular value K + 1 / their own)^(4 SWEEPS). Args as for `exponents`.
+    """
+
+    def forward(q_MK, step):
+        return _stretch(push, q_MK, step)
+
+    def backward(q_MK, step):
+        _, pull = jax.vjp(lambda y_M: push(step, y_M), q_MK[:, 0])
+        return jnp.linalg.qr(_COLUMNS(lambda y_M: pull(y_M)[0])(q_MK))[0], None
+
+    def there_and_back(_, q_MK):
+        q_MK, _ = jax.lax.scan(forward, q_MK, per_step)
+        return jax.lax.scan(backward, q_MK, per_step, reverse=True)[0]
+
+    q_MK = jax.lax.fori_loop(0, SWEEPS, there_and_back, jnp.linalg.qr(y_MK)[0])
+    _, r_TKK = jax.lax.scan(forward, q_MK, per_step)
+    whole_KK, _ = jax.lax.scan(
+        lambda p_KK, r_KK: (r_KK @ p_KK, None),
+        jnp.eye(y_MK.shape[1], dtype=y_MK.dtype),
+        r_TKK,
+    )
+    return jnp.log(jnp.linalg.svd(whole_KK, compute_uv=False)) / time
+
+
+_COLUMNS = functools.partial(jax.vmap, in_axes=1, out_axes=1)
+
+
+def _stretch(push: Callable, q_MK, step) -> tuple[jax.Array, jax.Array]:
+    return tuple(jnp.linalg.qr(_COLUMNS(lambda y_M: push(step, y_M))(q_MK)))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def token_to_token(
+    c: ModelConfig, table: dict, states_TLD, last, field: str, num_exponents: int
+) -> jax.Array:
+    """Exponents of dY/dt = J_ij(t) Y, Y(0) = I (eq. 7), of one token i: [L, K].
+
+    J_ij is how the field at token i changes with the state of token j, and `last` is i;
+    later tokens j > i do not act on it, and have zeros. As in the paper this is the
+    block on its own: what passes through other tokens is in `coupled` and `influence`.
+
+    Args:
+      c: the model.
+      table: its weights, units with leading axes [T, S].
+      states_TLD: before each step, and perhaps after the last.
+      last: the number i of the token whose prediction is looked at.
+      field: one of `depth.FIELDS`; in the paper, of attention.
+      num_exponents: K, the leading ones, the largest first.
+    """
+    per_step, D = (states_TLD[: c.num_layers], table), states_TLD.shape[-1]
+    y_DK = _directions(D, min(D, num_exponents + SPARE), states_TLD.dtype)
+
+    def of_token(j):
+        def push(step, y_D):
+            y_LD = jnp.zeros_like(step[0]).at[j].set(y_D)
+            moved_D = tangent(c, step, y_LD, field)[last]
+            return moved_D + jnp.where(last == j, 0, 1) * y_D  # I + h J_ij
+
+        return finite_time_exponents(push, per_step, y_DK, c.interval)
+
+    tokens_L = jnp.arange(states_TLD.shape[1])
+    found_LK = jax.lax.map(of_token, tokens_L, batch_size=_AT_ONCE)
+    return found_LK[:, :num_exponents]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def coupled(
+    c: ModelConfig, table: dict, states_TLD, length, field: str, num_exponents: int
+) -> jax.Array:
+    """The leading exponents of dY/dt = J(x(t)) Y, all tokens together (eq. 8): [K].
+
+    Args as for `token_to_token`; of the tokens the first `length` count.
+    """
+    L, D = states_TLD.shape[1:]
+    counts_L1 = (jnp.arange(L) < length)[:, None]
+
+    def push(step, y_M):
+        y_LD = jnp.where(counts_L1, y_M.reshape(L, D), 0)
+        return jnp.where(counts_L1, tangent(c, step, y_LD, field), 0).reshape(-1)
+
+    per_step = (states_TLD[: c.num_layers], table)
+    count = min(L * D, num_exponents + SPARE)
+    y_LDK = _directions(L * D, count, states_TLD.dtype).reshape(L, D, -1)
+    y_MK = jnp.where(counts_L1[..., None], y_LDK, 0).reshape(L * D, -1)
+    found_K = finite_time_exponents(push, per_step, y_MK, c.interval)
+    return found_K[:num_exponents]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def influence(
+    c: ModelConfig, table: dict, states_TLD, last, field: str, num_probes: int
+) -> jax.Array:
+    """How much token j at the start moves token i at the end, through all others: [L].
+
+    Phi_ij, the derivative of x_i at the end by x_j at the start, as the root mean
+    square of its singular values: by `num_probes` orthonormal directions at token i
+    that are pulled back through all steps; D of them give it exactly. It is 1 where
+    nothing happens and i = j, and 0 for j > i.
+    """
+    L, D = states_TLD.shape[1:]
+    probes_DP = jnp.linalg.qr(_directions(D, num_probes, states_TLD.dtype))[0]
+    y_PLD = jnp.zeros((num_probes, L, D), probes_DP.dtype).at[:, last].set(probes_DP.T)
+
+    def pull_back(y_PLD, step):
+        x_LD, weights_S = step
+        _, pull = jax.vjp(lambda x_LD: depth.step(c, weights_S, x_LD, field), x_LD)
+        return jax.vmap(lambda y_LD: pull(y_LD)[0])(y_PLD), None
+
+    per_step = (states_TLD[: c.num_layers], table)
+    y_PLD, _ = jax.lax.scan(pull_back, y_PLD, per_step, reverse=True)
+    return jnp.sqrt(jnp.square(y_PLD).sum((0, 2)) / num_probes)
+
+
+_AT_ONCE = 16  # tokens j whose perturbations are pushed together
+
+
+def tangent(c: ModelConfig, step, y_LD: jax.Array, field: str) -> jax.Array:
+    """The derivative of a step in the direction y."""
+    x_LD, weights_S = step
+    return jax.jvp(lambda x: depth.step(c, weights_S, x, field), (x_LD,), (y_LD,))[1]
+
+
+def _directions(size: int, count: int, dtype) -> jax.Array:
+    return jax.random.normal(jax.random.key(0), (size, count), dtype)

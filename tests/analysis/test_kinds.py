@@ -1,0 +1,121 @@
+"""Every kind on a tiny model: its pictures, and the numbers behind them."""
+
+import dataclasses
+import inspect
+import json
+
+import numpy as np
+import pytest
+from cases import TINY, mesh_of, params_of
+
+from diffeq_former import pictures
+from diffeq_former.analysis import trained as subjects
+from diffeq_former.analysis.kinds import KINDS, coloured
+from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.errors import UserError
+
+TEXTS = ["the <cat>", "on $a$ é", "mat"]
+# Numbers that a kind must have written, and how many there are.
+WRITTEN = {
+    "spectra": ("spectra.json", lambda x: np.shape(x["run"]["qk"]["largest"]), (3, 2)),
+    "lyapunov": (
+        "lyapunov.json",
+        lambda x: np.shape(x["sentences"][0]["whole"]),
+        (10, 2),
+    ),
+    "attention": ("attention.json", lambda x: np.shape(x["mean"]["entropy"]), (3, 2)),
+    "entropy": (
+        "entropy.json",
+        lambda x: np.shape(x["sentences"][0]["entropy"]),
+        (4, 10),
+    ),
+    "trajectory": (
+        "trajectory.json",
+        lambda x: np.shape(x["mean"]["norm"]["low"]),
+        (4,),
+    ),
+    "clustering": (
+        "clustering.json",
+        lambda x: np.shape(x["over time"]["model"]["clusters"]["mean"]),
+        (4,),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = dataclasses.replace(TINY, vocab_size=258, max_len=12)
+    params = params_of(config, stddev=0.1)
+    return subjects.Trained("tiny", config, params, ByteTokenizer(), mesh_of())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_and_numbers(model, kind, tmp_path):
+    pictures.require_matplotlib()
+    known = inspect.signature(KINDS[kind]).parameters
+    options = {
+        "sentences": subjects.encode(model, TEXTS),
+        "num_exponents": 2,
+        "num_seeds": 2,
+        "beside": model,
+    }
+    figures = KINDS[kind](
+        model, tmp_path, **{k: v for k, v in options.items() if k in known}
+    )
+    assert figures and json.dumps(figures, allow_nan=False)
+    images = list(tmp_path.glob("*.png"))
+    assert images and all(i.read_bytes().startswith(b"\x89PNG") for i in images)
+    name, measured, shape = WRITTEN[kind]
+    numbers = json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)
+    assert measured(numbers) == shape
+    for path in tmp_path.glob("*.npz"):
+        arrays = np.load(path, allow_pickle=False)
+        assert arrays.files and all(np.isfinite(arrays[key]).all() for key in arrays)
+    if kind == "lyapunov":
+        page = (tmp_path / "tokens.html").read_text()
+        assert "&lt;" in page and "<cat>" not in page
+
+
+def test_eigenvalues_are_written_complex(model, tmp_path):
+    pictures.require_matplotlib()
+    KINDS["spectra"](model, tmp_path, num_times=5)
+    arrays = np.load(tmp_path / "spectra.npz", allow_pickle=False)
+    assert np.abs(arrays["run.ov.eigenvalues"].imag).max() > 0
+    assert arrays["run.ov.eigenvalues"].shape == (5, 2, 8)
+
+
+def test_the_most_influential_token_is_the_darkest():
+    assert coloured.shares([2.0, 5.0, 3.5]) == [0.0, 1.0, 0.5]
+    assert coloured.shares([2.0, 2.0]) == [0.0, 0.0]
+
+
+def test_wrong_sentences_are_refused(model, tmp_path):
+    long = "a" * 12
+    for texts, words in (
+        (["fine", "  "], "sentence 2 is empty"),
+        ([""], "sentence 1 is empty"),
+        (
+            [long],
+            "sentence 1 has 12 tokens, but after its start the model has room for",
+        ),
+    ):
+        with pytest.raises(UserError, match=words):
+            subjects.encode(model, texts)
+    assert len(subjects.encode(model, [long[1:]])[0].ids) == model.config.max_len
+    path = tmp_path / "lines.txt"
+    with pytest.raises(UserError, match="cannot be read as text"):
+        subjects.read_sentences(path)
+    path.write_bytes(b"")
+    with pytest.raises(UserError, match="it is empty"):
+        subjects.read_sentences(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="cannot be read as text"):
+        subjects.read_sentences(path)
+    path.write_text("one\ntwo\n")
+    assert subjects.read_sentences(path) == ["one", "two"]
+
+
+def test_more_exponents_than_dimensions_are_refused(model, tmp_path):
+    sentences = subjects.encode(model, TEXTS[:1])
+    with pytest.raises(UserError, match="--num_exponents=17: expected at most .* 16"):
+        KINDS["lyapunov"](model, tmp_path, sentences=sentences, num_exponents=17)
