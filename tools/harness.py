@@ -20,6 +20,7 @@ writes.
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 from absl import flags
@@ -54,8 +55,15 @@ def main() -> None:
     for folder in filter(None, (_TASK_DATA.value, _INCLUDE_PATH.value)):
         if not Path(folder).is_dir():
             raise UserError(f"there is no folder {folder}")
-    if _TASK_DATA.value:
-        os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryDirectory() as cache:
+        if _TASK_DATA.value:
+            # The usual cache would keep what the folder held before.
+            os.environ["HF_DATASETS_CACHE"] = cache
+            os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+        _evaluate(numbers)
+
+
+def _evaluate(numbers: list[int | None]) -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.evaluation.depths import models_at
     from diffeq_former.sharding.agreement import is_primary
