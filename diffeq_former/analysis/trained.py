@@ -119,5 +119,5 @@ def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
                 f" model has room for {most - 1}: shorten it"
             )
         tokens = (START, *(tokenizer.decode([i]) for i in ids))
-        sentences.append(Sentence(text, (tokenizer.eot, *ids), tokens))
+        sentences.append(Sentence(text, (*tokenizer.before, *ids), tokens))
     return sentences

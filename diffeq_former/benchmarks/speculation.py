@@ -43,10 +43,9 @@ def benchmark(
         for draft in (None, *drafts)
     }
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    options |= {"eot": tokenizer.eot, "before": tokenizer.before}
     runs = {
-        draft: functools.partial(
-            generator.generate, params, encoded, eot=tokenizer.eot, **options
-        )
+        draft: functools.partial(generator.generate, params, encoded, **options)
         for draft, generator in generators.items()
     }
     seconds = alternate(runs, rounds)

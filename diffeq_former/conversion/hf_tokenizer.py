@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from diffeq_former.conversion.hf_folder import read_json, write_json
+from diffeq_former.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from diffeq_former.data.tokenizers import (
     ByteTokenizer,
     HFTokenizer,
@@ -19,7 +20,6 @@ from diffeq_former.errors import UserError
 
 GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-TOKENIZER_CONFIG = "tokenizer_config.json"
 _KEPT = (
     TOKENIZER_CONFIG,
     GENERATION,

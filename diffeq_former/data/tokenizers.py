@@ -6,6 +6,7 @@ prepared dataset and with a run.
 
 import abc
 import hashlib
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import ClassVar
 
 from diffeq_former.errors import UserError
 
+CONFIG = "tokenizer_config.json"
 HF_END_OF_TEXT = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -25,12 +27,17 @@ HF_END_OF_TEXT = (
 
 
 class Tokenizer(abc.ABC):
-    """Ids below `vocab_size`; `eot`, the end-of-text id, opens each document."""
+    """Ids below `vocab_size`; `eot`, the end-of-text id, opens each document.
+
+    A model from elsewhere may know another beginning: `opening` has the ids that its
+    own tokenizer puts before each text.
+    """
 
     FILE: ClassVar[str]  # the name of the saved model
     model: bytes
     vocab_size: int
     eot: int
+    opening: tuple[int, ...] = ()
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -39,6 +46,15 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of any ids below `vocab_size`."""
+
+    @property
+    def before(self) -> list[int]:
+        """What stands before a text that a model reads."""
+        return list(self.opening) or [self.eot]
+
+    def described_opening(self, config: dict) -> tuple[int, ...]:
+        """The `opening`, if tokenizer_config.json is this."""
+        return ()
 
     @property
     def fingerprint(self) -> str:
@@ -90,6 +106,10 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text)
 
+    def described_opening(self, config: dict) -> tuple[int, ...]:
+        bos = self._processor.bos_id()
+        return (bos,) if bos >= 0 and config.get("add_bos_token", True) else ()
+
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([int(i) for i in ids])
 
@@ -118,6 +138,11 @@ class HFTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return self._backend.encode(text, add_special_tokens=False).ids
+
+    def described_opening(self, config: dict) -> tuple[int, ...]:
+        own, whole = self.encode("a"), self._backend.encode("a").ids
+        places = range(len(whole) - len(own) + 1)
+        return tuple(whole[: next(i for i in places if whole[i : i + len(own)] == own)])
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
@@ -165,9 +190,23 @@ def _from_hub(name: str) -> bytes:
 
 
 def load_saved(directory: str | os.PathLike) -> Tokenizer:
-    """Loads the tokenizer that `save` wrote into the directory."""
+    """Loads the tokenizer that `save` wrote into the directory.
+
+    With tokenizer_config.json beside it, it is that of a model from elsewhere.
+    """
     for kind in TOKENIZERS.values():
         path = Path(directory, kind.FILE)
         if path.is_file():
-            return kind(path.read_bytes())
+            tokenizer = kind(path.read_bytes())
+            tokenizer.opening = _opening(tokenizer, path.with_name(CONFIG))
+            return tokenizer
     raise UserError(f"{directory} holds no tokenizer: expected one of its files")
+
+
+def _opening(tokenizer: Tokenizer, path: Path) -> tuple[int, ...]:
+    if not path.is_file():
+        return ()
+    try:
+        return tokenizer.described_opening(json.loads(path.read_bytes()))
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{path} is not a JSON object") from error

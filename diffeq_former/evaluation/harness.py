@@ -1,7 +1,7 @@
 """A run as a model of EleutherAI's lm-evaluation-harness (package lm_eval).
 
-As the harness treats its own models: texts are scored and continued without a token
-before them, and the end-of-text token stands in for an empty context.
+As the harness treats its own models: before a text stands only what its tokenizer puts
+there, for most nothing, and the end-of-text token stands in for an empty context.
 """
 
 import itertools
@@ -47,15 +47,20 @@ class HarnessModel(TemplateLM):
         return self._own.eot
 
     @property
+    def prefix_token_id(self) -> int:
+        return self._own.before[-1]
+
+    @property
     def tokenizer_name(self) -> str:
         return self._own.fingerprint
 
     def tok_encode(self, string: str, add_special_tokens=None, **_) -> list[int]:
-        return self._own.encode(string)
+        opening = () if add_special_tokens is False else self._own.opening
+        return [*opening, *self._own.encode(string)]
 
     def _loglikelihood_tokens(self, requests, **_) -> list[tuple[float, bool]]:
         # A context of spaces alone is empty: they are taken for the continuation's.
-        pairs = [(c or [self.eot_token_id], more) for _, c, more in requests]
+        pairs = [(c or [self.prefix_token_id], more) for _, c, more in requests]
         return self._score(self._params, pairs)
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False):
@@ -78,7 +83,7 @@ class HarnessModel(TemplateLM):
 
     def _windows(self, text: str) -> list[tuple[list[int], list[int]]]:
         windows = get_rolling_token_windows(
-            self.tok_encode(text), self.eot_token_id, self._max_len, context_len=1
+            self.tok_encode(text), self.prefix_token_id, self._max_len, context_len=1
         )
         return list(map(make_disjoint_window, windows))
 
@@ -97,7 +102,7 @@ class HarnessModel(TemplateLM):
             int(asked.get("top_k") or 0),
             float(asked.get("top_p") or 1.0),
         )
-        row = Row(context or [self.eot_token_id], new, 0, sampling)
+        row = Row(context or [self.prefix_token_id], new, 0, sampling)
         return row, [stop for stop in asked["until"] if stop]
 
     def _continued(self, asked: list[tuple[Row, list[str]]], weights) -> list[str]:

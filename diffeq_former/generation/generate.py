@@ -83,6 +83,7 @@ class Generator:
         top_p: float = 1.0,
         seed: int = 0,
         eot: int,
+        before: list[int] | None = None,
         watch: Watch | None = None,
     ) -> list[list[int]]:
         """The tokens that follow each prompt, up to the end of its text.
@@ -100,6 +101,7 @@ class Generator:
           seed: row i draws with seed + i, and what it draws depends on nothing else
             of the batch. Below 2**32.
           eot: the end-of-text token, which ends a row and is not in the result.
+          before: what is put before each prompt instead of it.
           watch: see `run`.
 
         Raises:
@@ -107,7 +109,12 @@ class Generator:
         """
         sampling = Sampling(temperature, top_k, top_p)
         rows = [
-            Row([eot, *prompt], max_new_tokens, (seed + i) % 2**32, sampling)
+            Row(
+                [*(before or [eot]), *prompt],
+                max_new_tokens,
+                (seed + i) % 2**32,
+                sampling,
+            )
             for i, prompt in enumerate(prompts)
         ]
         for row in sorted(rows, key=lambda row: -len(row.context)):

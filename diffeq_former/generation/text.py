@@ -48,7 +48,8 @@ def continue_texts(
             show(i, unseen.pop(i, "") + new)
         return rows[i].stopped
 
-    generator.generate(params, encoded, eot=tokenizer.eot, watch=watch, **options)
+    ends = {"eot": tokenizer.eot, "before": tokenizer.before}
+    generator.generate(params, encoded, watch=watch, **ends, **options)
     return [row.prompt_text + row.text for row in rows]
 
 

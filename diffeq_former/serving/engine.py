@@ -33,7 +33,10 @@ class Job:
         prompts = [prompt for prompt in c.prompts for _ in range(c.n)]
         self.rows = [
             Row(
-                [tokenizer.eot, *prompt], c.max_tokens, (c.seed + i) % 2**32, c.sampling
+                [*tokenizer.before, *prompt],
+                c.max_tokens,
+                (c.seed + i) % 2**32,
+                c.sampling,
             )
             for i, prompt in enumerate(prompts)
         ]

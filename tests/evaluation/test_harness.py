@@ -1,15 +1,20 @@
 """Our model in lm-evaluation-harness against the harness's own, on one export."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import tokenizers
 from cases import mesh_of
 from harness_tasks import TASKS, write_tasks
-from hf_fixtures import run_of
+from hf_fixtures import edit, run_of
 
+from diffeq_former.config import MeshConfig
 from diffeq_former.conversion.export_run import export_run
-from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.conversion.import_run import import_run
 from diffeq_former.evaluation.harness import HarnessModel
 from diffeq_former.evaluation.harness_tasks import Tasks
+from diffeq_former.training import run_directory
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -24,18 +29,38 @@ ASKED = [
 ]
 
 
-@pytest.fixture(scope="module", params=["gpt", "llama"])
+def with_an_opening(folder):
+    """Makes its tokenizer put <s> before each text, as Llama's does."""
+    path = str(folder / "tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    tokenizer.add_special_tokens(["<s>"])
+    start = ("<s>", tokenizer.token_to_id("<s>"))
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[start]
+    )
+    tokenizer.save(path)
+    edit(folder / "tokenizer_config.json", bos_token="<s>")
+
+
+@pytest.fixture(scope="module", params=["gpt", "llama", "with an opening"])
 def both(request, tmp_path_factory):
     """Ours and theirs."""
     from lm_eval.models.huggingface import HFLM
 
-    folder = tmp_path_factory.mktemp(request.param)
+    folder, used = tmp_path_factory.mktemp("both"), "run"
     # So many tokens as an answer has where nothing says how many, and some.
-    changes = {"block": request.param, "max_len": 280}
-    config, params = run_of(folder / "run", changes)
+    changes = {"max_len": 280, "block": "gpt" if request.param == "gpt" else "llama"}
+    run_of(folder / "run", changes)
     export_run(folder / "run", folder / "out", mesh_of(1), "float32")
+    if request.param == "with an opening":
+        with_an_opening(folder / "out")
+        used = "back"
+        import_run(folder / "out", folder / used, MeshConfig(), mesh_of(1))
+    run = run_directory.load(folder / used, mesh_of(8))
+    assert run.tokenizer.before == [256 if used == "run" else 257]
     theirs = HFLM(str(folder / "out"), device="cpu", dtype="float32", batch_size=1)
-    return HarnessModel(config, params, ByteTokenizer(), mesh_of(8), 2), theirs
+    model = dataclasses.replace(run.config.model, dtype="float32")
+    return HarnessModel(model, run.params, run.tokenizer, mesh_of(8), 2), theirs
 
 
 def requests(kind, arguments):

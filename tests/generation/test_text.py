@@ -8,6 +8,7 @@ from cases import TINY, mesh_of, params_of
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.errors import UserError
+from diffeq_former.generation.generate import Generator
 from diffeq_former.generation.text import make_continue, make_sampler
 
 # More ids than the tokenizer has, as when a vocabulary is padded.
@@ -46,6 +47,18 @@ def test_texts_are_their_prompts_and_what_follows():
     texts = continue_texts(params_of(MODEL), prompts, **options)
     for text, prompt in zip(texts, prompts, strict=True):
         assert text.startswith(prompt) and len(text) > len(prompt)
+
+
+def test_before_a_text_stands_what_its_tokenizer_wants():
+    tokenizer, params = ByteTokenizer(), params_of(MODEL, stddev=0.3)
+    options = {"max_new_tokens": 20, "seed": 3}
+    usual = make_continue(MODEL, mesh_of(), tokenizer)(params, ["x = "], **options)
+    tokenizer.opening = (7,)
+    [text] = make_continue(MODEL, mesh_of(), tokenizer)(params, ["x = "], **options)
+    [new] = Generator(MODEL, mesh_of(), 257).generate(
+        params, [[*b"x = "]], eot=256, before=[7], **options
+    )
+    assert text == "x = " + tokenizer.decode(new) and [text] != usual
 
 
 def test_texts_end_before_a_stop_string_and_are_shown_as_they_come():
