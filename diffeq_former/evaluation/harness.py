@@ -70,9 +70,9 @@ class HarnessModel(TemplateLM):
         return [sum(next(scores)[0] for _ in own) for own in windows]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        rows = [self._row(*request.args) for request in requests]
+        rows = [self._row(i, *request.args) for i, request in enumerate(requests)]
         weights, texts = self._generator.tabulate(self._params), [""] * len(rows)
-        for kind in {row.sampling.kind for row, _ in rows}:
+        for kind in dict.fromkeys(row.sampling.kind for row, _ in rows):
             alike = [i for i, (row, _) in enumerate(rows) if row.sampling.kind == kind]
             for start in range(0, len(alike), self._batch_size):
                 chosen = alike[start : start + self._batch_size]
@@ -87,7 +87,7 @@ class HarnessModel(TemplateLM):
         )
         return list(map(make_disjoint_window, windows))
 
-    def _row(self, text: str, options: dict) -> tuple[Row, list[str]]:
+    def _row(self, seed: int, text: str, options: dict) -> tuple[Row, list[str]]:
         """What is asked for, and where the text ends."""
         asked = normalize_gen_kwargs(options, MAX_NEW_TOKENS)
         new = asked["max_gen_toks"]
@@ -102,7 +102,7 @@ class HarnessModel(TemplateLM):
             int(asked.get("top_k") or 0),
             float(asked.get("top_p") or 1.0),
         )
-        row = Row(context or [self.prefix_token_id], new, 0, sampling)
+        row = Row(context or [self.prefix_token_id], new, seed, sampling)
         return row, [stop for stop in asked["until"] if stop]
 
     def _continued(self, asked: list[tuple[Row, list[str]]], weights) -> list[str]:

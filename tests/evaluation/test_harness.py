@@ -105,3 +105,10 @@ def test_scores(both, tmp_path):
     for our, their in zip(ours, theirs, strict=True):
         assert our.pop("task") == their.pop("task")
         assert our == pytest.approx(their, rel=1e-5)
+
+
+def test_draws_differ_from_request_to_request(both):
+    drawn = {"until": [], "max_gen_toks": 8, "do_sample": True}
+    twice = requests("generate_until", [("the", drawn), ("the", drawn)])
+    first, second = both[0].generate_until(twice)
+    assert first != second and [first, second] == both[0].generate_until(twice)

@@ -58,8 +58,10 @@ def test_greedy_continuations_are_told(params):
     assert [is_greedy for _, is_greedy in found] == [True, False]
 
 
-def test_a_mesh_scores_the_same(params):
+@pytest.mark.parametrize(
+    "axes", [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 2, "sequence": 4}], ids=str
+)
+def test_a_mesh_scores_the_same(params, axes):
     alone = make_score(CONFIG, mesh_of(), batch_size=3)(params, PAIRS)
-    mesh = mesh_of(8, data=2, fsdp=2, tensor=2)
-    shared = make_score(CONFIG, mesh, batch_size=3)(params, PAIRS)
+    shared = make_score(CONFIG, mesh_of(8, **axes), batch_size=3)(params, PAIRS)
     np.testing.assert_allclose(shared, alone, rtol=1e-6)
