@@ -9,7 +9,7 @@ goes on as one, and can be cut at any depth afterwards.
 
 Data: any text, prepared with the base's tokenizer.
 Hardware: as for the base.
-Time: not measured yet.
+Time: about 2 min on one core for 150 steps of a cut configs/small.py.
 Result: starts at the base's loss; see docs/experiments.md.
 """
 
