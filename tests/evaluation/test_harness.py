@@ -12,10 +12,9 @@ from hf_fixtures import edit, run_of
 from diffeq_former.config import MeshConfig
 from diffeq_former.conversion.export_run import export_run
 from diffeq_former.conversion.import_run import import_run
-from diffeq_former.evaluation.harness import HarnessModel
-from diffeq_former.evaluation.harness_tasks import Tasks
 from diffeq_former.training import run_directory
 
+pytest.importorskip("lm_eval")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the harness and of torch
@@ -46,6 +45,8 @@ def with_an_opening(folder):
 def both(request, tmp_path_factory):
     """Ours and theirs."""
     from lm_eval.models.huggingface import HFLM
+
+    from diffeq_former.evaluation.harness import HarnessModel
 
     folder, used = tmp_path_factory.mktemp("both"), "run"
     # So many tokens as an answer has where nothing says how many, and some.
@@ -98,6 +99,8 @@ def test_answers(both):
 
 
 def test_scores(both, tmp_path):
+    from diffeq_former.evaluation.harness_tasks import Tasks
+
     descriptions, data = write_tasks(tmp_path)
     tasks = Tasks(list(TASKS), descriptions, data)
     ours, theirs = (tasks.evaluate(model, num_fewshot=3) for model in both)

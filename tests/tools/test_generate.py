@@ -80,7 +80,7 @@ def test_training_sampled_the_same(trained):
         ("--top_k=-2", "top_k: expected 0 (all tokens) or more, got -2"),
         ("--top_p=1.5", "top_p: expected 0 < top_p <= 1, got 1.5"),
         ("--max_new_tokens=-1", "max_new_tokens: expected 0 or more, got -1"),
-        ("--max_new_tokens=15", "and 15 new ones are more than the model's max_len"),
+        ("--max_new_tokens=15", "15 new tokens after 3 are more than the model's max_"),
         ("--seed=-1", "seed"),
         ("--stop=", "stop: expected strings of one character or more, got ''"),
         ("--draft_steps=3", "draft_steps: expected 1 to 2, the model's own number"),
