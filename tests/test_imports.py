@@ -43,6 +43,7 @@ ALLOWED = {
     "evaluation": {"models", "data", "generation", "sharding"},
     "finetuning": {"training", "models", "ode", "data", "sharding"},
     "pages": set(),
+    "studies": set(),
     "analysis": {"models", "ode", "data", "sharding", "pictures", "pages"},
     "reporting": {"analysis", "training", "pictures", "pages"},
     "conversion": {"finetuning", "training", "models", "ode", "data", "sharding"},
