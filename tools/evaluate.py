@@ -41,6 +41,7 @@ def main() -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.evaluation.depths import models_at
     from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
+    from diffeq_former.evaluation.run_data import load_dataset
     from diffeq_former.sharding.agreement import is_primary
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
@@ -52,7 +53,7 @@ def main() -> None:
     models = models_at(own.model, _NUM_STEPS.value)
     mesh = make_mesh(mesh_flags.mesh_from_flags(own))
     run = run_directory.load(_WORKDIR.value, mesh)
-    dataset = _load_dataset(run)
+    dataset = load_dataset(run, _WORKDIR.value, _DATA.value)
     config = _with_batch_size(run_directory.fit(run.config, dataset))
     for model in models:
         steps = model.num_layers
@@ -65,27 +66,6 @@ def main() -> None:
         line = {"split": SPLIT, "num_steps": steps, **figures, "flops_per_token": flops}
         if is_primary():
             print(json.dumps(line), flush=True)
-
-
-def _load_dataset(run):
-    from diffeq_former.data import dataset as datasets
-
-    path = _DATA.value
-    if path is None and not run.config.data.path:
-        raise UserError("this run came without a dataset: name one with --data")
-    if path is None:
-        path = run.dataset_path
-        if not path.exists():
-            raise UserError(
-                f"the run's dataset is no longer at {path}: name it with --data"
-            )
-    dataset = datasets.load(path)
-    if dataset.tokenizer_fingerprint != run.tokenizer.fingerprint:
-        raise UserError(
-            f"dataset {path} has another tokenizer than the run {_WORKDIR.value}: "
-            "prepare it with the run's"
-        )
-    return dataset
 
 
 def _with_batch_size(config):

@@ -18,7 +18,6 @@ All runs go on where they stand when the same command is given again.
 
 import json
 import math
-import subprocess
 import sys
 from fractions import Fraction
 from itertools import cycle
@@ -28,7 +27,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from diffeq_former import cli, pictures
-from diffeq_former.errors import UserError
+from diffeq_former.studies import train, validation_losses
 
 config_flags.DEFINE_config_file("config", None, "Of the pre-training.")
 flags.mark_flag_as_required("config")
@@ -56,7 +55,7 @@ def main() -> int:
     figures, given = [], [flag for flag in sys.argv if flag.startswith("--config")]
     for model, settings in (("continuous", ()), ("plain", TWIN)):
         base = output / model
-        if code := _train(base, *given, *settings):
+        if code := train(base, *given, *settings):
             return code
         depth = run_directory.read_config(base).model.num_layers
         for mode in MODES:
@@ -86,29 +85,11 @@ def _tune(base: Path, workdir: Path, mode: str, num_layers: int) -> int:
         *_SETTINGS[mode].value,
     )
     changes = (f"--config.{setting}" for setting in settings)
-    return _train(workdir, f"--config={CONFIGS / mode}.py", *changes)
-
-
-def _train(workdir: Path, *config: str) -> int:
-    """Its exit code; what it prints on stdout is in its folder too."""
-    print(f"{workdir}: {' '.join(config)}", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "diffeq_former.main", *config]
-    return subprocess.run(
-        [*command, f"--workdir={workdir}"], stdout=subprocess.DEVNULL
-    ).returncode
+    return train(workdir, f"--config={CONFIGS / mode}.py", *changes)
 
 
 def _losses(workdir: Path) -> dict:
-    text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
-    found = {
-        line["step"]: line["validation/loss"]
-        for line in map(json.loads, text.splitlines())
-        if "validation/loss" in line
-    }
-    if not found:
-        raise UserError(
-            f"{workdir} was never evaluated: set training.eval_every to 1 or more"
-        )
+    found = validation_losses(workdir)
     losses = list(found.values())
     return {
         "steps": list(found),

@@ -28,7 +28,7 @@ def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path):
     assert "<h1>entropy of run</h1>" in page and page.count("<tr>") == 1 + len(lines)
     [picture] = re.findall('src="data:image/png;base64,([^"]*)"', page)
     assert base64.b64decode(picture) == (output / "entropy.png").read_bytes()
-    assert re.findall('href="([^"]*)"', page) == ["entropy.json"]
+    assert re.findall('<a href="([^"]*)"', page) == ["entropy.json"]
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,12 @@
 import html
 from pathlib import Path
 
-from diffeq_former import pictures
+from diffeq_former import pages, pictures
 
-_PAGE = """<!DOCTYPE html>
-<meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font-family: sans-serif; margin: 2em; }}
-span {{ font-family: monospace; padding: 2px 0; white-space: pre; }}
-td, th {{ padding: 4px 8px; text-align: left; font-weight: normal; }}
-</style>
-<h1>{title}</h1>
-<p>The darker, the larger, from the lowest of a line to its highest. Pointing at a token
-shows its figure.</p>
-{body}"""
+_LEGEND = (
+    "The darker, the larger, from the lowest of a line to its highest. Pointing at a"
+    " token shows its figure."
+)
 _MOST_DRAWN = 5  # sentences in a picture
 
 
@@ -34,8 +27,9 @@ def write_page(path: Path, title: str, sentences: list[dict], rows: dict) -> Non
       sentences: each with `tokens`, `predicted` and a list of values for each row.
       rows: what the values are, in words, by name.
     """
-    body = "\n".join(_table(sentence, rows) for sentence in sentences)
-    path.write_text(_PAGE.format(title=html.escape(title), body=body), encoding="utf-8")
+    tables = [_table(sentence, rows) for sentence in sentences]
+    body = "\n".join([pages.paragraph(_LEGEND), *tables])
+    path.write_text(pages.page(title, body), encoding="utf-8")
 
 
 def _table(sentence: dict, rows: dict) -> str:
@@ -46,13 +40,14 @@ def _table(sentence: dict, rows: dict) -> str:
         cells = "".join(_span(*part) for part in parts)
         lines.append(f"<tr><th>{html.escape(words)}</th><td>{cells}</td></tr>")
     predicted = html.escape(repr(sentence["predicted"]))
-    return f"<table>{''.join(lines)}</table><p>predicted: {predicted}</p><hr>"
+    table = f"<div><table>{''.join(lines)}</table></div>"
+    return f"{table}<p>predicted: {predicted}</p><hr>"
 
 
 def _span(token: str, value: float, share: float) -> str:
     grey = round(255 * (1 - share))
     ink = "white" if grey < 128 else "black"
-    style = f"background:rgb({grey},{grey},{grey});color:{ink}"
+    style = f"background:rgb({grey},{grey},{grey});color:{ink};white-space:pre"
     return f'<span style="{style}" title="{value:.4g}">{html.escape(token)}</span>'
 
 

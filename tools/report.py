@@ -1,0 +1,103 @@
+"""Writes one page of HTML about a run: what it is, how it went, and what is inside.
+
+tools/report.py --workdir=runs/small --output=report.html
+
+The page has the settings, curves of training, samples, perplexity against depth,
+spectra of the weights, which tokens a prediction is sensitive to (of --text), and
+costs; it is one file and opens without a network. Stdout has one JSON object: output
+and sections.
+
+The mesh is the run's own; where that does not suit the devices, choose another as for
+training: --config.mesh.data=1 --config.mesh.fsdp=-1. Needs matplotlib:
+pip install -e '.[plot]'.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from absl import flags
+
+from diffeq_former import cli, pages, pictures
+from diffeq_former.errors import UserError
+from diffeq_former.sharding import flags as mesh_flags
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "A new .html file.", required=True)
+_DATA = flags.DEFINE_string(
+    "data", None, "A prepared dataset with the run's tokenizer; else the run's own."
+)
+_TEXT = flags.DEFINE_string("text", "It was the first time", "For the sensitivities.")
+flags.adopt_module_key_flags(mesh_flags)
+
+
+def main() -> None:
+    from diffeq_former import compilation_cache
+    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.training import run_directory
+
+    output, workdir = Path(_OUTPUT.value), Path(_WORKDIR.value)
+    if output.suffix != ".html" or output.exists():
+        raise UserError(
+            f"--output={output}: name an .html file that does not exist yet"
+        )
+    pictures.require_matplotlib()
+    compilation_cache.enable()
+    own = run_directory.read_config(workdir)
+    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    run = run_directory.load(workdir, mesh)
+    sections = _sections(run, workdir, mesh)
+    parts = []
+    with tempfile.TemporaryDirectory() as folder:
+        for title, make in sections.items():
+            print(f"report: {title}", file=sys.stderr, flush=True)
+            parts.append(pages.section(title, make(Path(folder))))
+    title = f"{workdir.absolute().name}, step {run.step}"
+    aside = output.with_name(f".{output.name}.partial")
+    aside.write_text(pages.page(title, "\n".join(parts)), encoding="utf-8")
+    aside.replace(output)
+    print(json.dumps({"output": str(output), "sections": list(sections)}))
+
+
+def _sections(run, workdir: Path, mesh) -> dict:
+    """Title -> function from a folder for pictures to HTML."""
+    from diffeq_former.analysis.trained import Trained
+    from diffeq_former.reporting import curves, sections
+
+    metrics = curves.read(workdir / "metrics.jsonl")
+    name = workdir.absolute().name
+    trained = Trained(name, run.config.model, run.params, run.tokenizer, mesh)
+    seq_len, config = run.config.model.max_len, run.config
+    return {
+        "Settings": lambda _: sections.settings(config),
+        "Training": lambda folder: sections.training(metrics, folder),
+        "Samples": lambda _: sections.samples(workdir / "samples.txt"),
+        "Depth": lambda folder: sections.depth_curve(
+            config, _evaluate(run, mesh), seq_len, folder
+        ),
+        "Spectra of the weights": lambda folder: sections.weights(trained, folder),
+        "Sensitivity": lambda folder: sections.sensitivity(
+            trained, _TEXT.value, folder
+        ),
+        "Costs": lambda _: sections.costs(config, run.params, metrics, seq_len),
+    }
+
+
+def _evaluate(run, mesh):
+    """From a model's config to its figures on the validation split."""
+    import dataclasses
+
+    from diffeq_former.evaluation.perplexity import make_evaluate
+    from diffeq_former.evaluation.run_data import load_dataset
+    from diffeq_former.training import run_directory
+
+    dataset = load_dataset(run, _WORKDIR.value, _DATA.value)
+    config = run_directory.fit(run.config, dataset)
+    return lambda model: make_evaluate(
+        dataclasses.replace(config, model=model), dataset, mesh
+    )(run.params)
+
+
+if __name__ == "__main__":
+    cli.run(main)
