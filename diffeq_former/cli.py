@@ -120,13 +120,14 @@ def _parse_flags(argv: list[str], choices: Sequence[str]) -> list[str]:
 
 def _unknown_key(error: Exception) -> str:
     """Says in words that a ConfigDict refused a key; raises any other error again."""
-    from diffeq_former.config import keys
+    from diffeq_former.config import Config
+    from diffeq_former.settings import keys
 
     if "ml_collections" not in traceback.extract_tb(error.__traceback__)[-1].filename:
         raise error
     words = str(error)
     key = (re.search(r'Key "(\w+)"', words) or re.search(r"(\w+)\W*(\n|$)", words))[1]
-    known = {name.rpartition(".")[2]: name for name in keys()}
+    known = {name.rpartition(".")[2]: name for name in keys(Config())}
     near = known[difflib.get_close_matches(key, known, n=1, cutoff=0)[0]]
     return f"config: no such key {key!r}; the nearest is config.{near}"
 

@@ -6,13 +6,11 @@ the result into an immutable `Config`. Functions take only the section they need
 """
 
 import dataclasses
-import difflib
-import typing
 
 from ml_collections import ConfigDict
 
-from diffeq_former.errors import UserError
 from diffeq_former.ode.solvers import is_splitting
+from diffeq_former.settings import build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,58 +239,6 @@ def resolve(config: ConfigDict | dict) -> Config:
     from diffeq_former.validation import validate
 
     values = config.to_dict() if isinstance(config, ConfigDict) else config
-    resolved = _build(Config, values, "config")
+    resolved = build(Config, values, "config")
     validate(resolved)
     return resolved
-
-
-def differences(old: Config, new: Config) -> list[str]:
-    """Lines `section.field: old -> new`, for the fields that differ."""
-    before, after = _flatten(old), _flatten(new)
-    return [
-        f"{k}: {before[k]!r} -> {after[k]!r}" for k in after if before[k] != after[k]
-    ]
-
-
-def keys() -> list[str]:
-    """The names of all settings, and of the sections."""
-    return [*_flatten(Config()), *(f.name for f in dataclasses.fields(Config))]
-
-
-def _build(cls: type, values: dict, path: str):
-    fields = typing.get_type_hints(cls)
-    for key in values:
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1, cutoff=0)
-            raise UserError(
-                f"{path}.{key}: no such key; the nearest is {path}.{near[0]}"
-            )
-    made = {}
-    for key, value in values.items():
-        kind, name = fields[key], f"{path}.{key}"
-        made[key] = (
-            _build(kind, value, name)
-            if dataclasses.is_dataclass(kind) and isinstance(value, dict)
-            else _checked(kind, value, name)
-        )
-    return cls(**made)
-
-
-def _checked(kind: type, value: object, name: str):
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise UserError(
-            f"{name}: expected {kind.__name__}, got {value!r} ({type(value).__name__})"
-        )
-    return value
-
-
-def _flatten(config: Config) -> dict:
-    flat = {}
-    for name, value in dataclasses.asdict(config).items():
-        nested = isinstance(value, dict)
-        flat |= (
-            {f"{name}.{k}": v for k, v in value.items()} if nested else {name: value}
-        )
-    return flat

@@ -13,11 +13,11 @@ from diffeq_former import config as config_module
 from diffeq_former.config import (
     Config,
     default_config,
-    differences,
     resolve,
     to_config_dict,
 )
 from diffeq_former.errors import UserError
+from diffeq_former.settings import differences
 from diffeq_former.sharding.rules import MESH_AXES
 from diffeq_former.training.parameter_groups import GROUPS
 

@@ -23,10 +23,11 @@ MODULES = [
     for module in pkgutil.walk_packages(diffeq_former.__path__, "diffeq_former.")
     if not module.name.startswith(OF_EXTRAS)
 ]
-EVERYWHERE = {"config", "errors", "cli"}
+EVERYWHERE = {"config", "settings", "errors", "cli"}
 # What each part of the package may import, beside itself and what all may.
 ALLOWED = {
     "compilation_cache": set(),
+    "settings": set(),
     "errors": set(),
     "cli": set(),
     "distributed": set(),

@@ -55,11 +55,12 @@ def main() -> int:
 
 
 def _varied() -> tuple[str, list[str]]:
-    from diffeq_former.config import keys
+    from diffeq_former.config import Config
+    from diffeq_former.settings import keys
 
     setting, _, text = _VARY.value.partition("=")
     values = [value for value in text.split(",") if value]
-    if setting not in keys() or "." not in setting or len(set(values)) < 2:
+    if setting not in keys(Config()) or "." not in setting or len(set(values)) < 2:
         raise UserError(
             f"--vary={_VARY.value}: expected a setting and two or more values, as "
             "model.time_embed_dim=24,48"

@@ -29,8 +29,8 @@ flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
-    from diffeq_former.config import differences
     from diffeq_former.finetuning.discretise import discretise_run
+    from diffeq_former.settings import differences
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 

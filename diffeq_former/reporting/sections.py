@@ -11,8 +11,9 @@ from diffeq_former import pages, pictures
 from diffeq_former.analysis.kinds.lyapunov import lyapunov
 from diffeq_former.analysis.kinds.spectra import spectra
 from diffeq_former.analysis.trained import Trained, encode
-from diffeq_former.config import Config, differences
+from diffeq_former.config import Config
 from diffeq_former.reporting import curves
+from diffeq_former.settings import differences
 from diffeq_former.training.flops import forward_flops_per_token, weights_per_token
 
 DEPTHS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of a continuous model's own

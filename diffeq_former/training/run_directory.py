@@ -14,12 +14,12 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from diffeq_former import config as configs
-from diffeq_former.config import Config
+from diffeq_former.config import Config, resolve
 from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
 from diffeq_former.data.pipeline import check_enough
 from diffeq_former.errors import UserError
+from diffeq_former.settings import differences
 from diffeq_former.sharding.agreement import check_same
 from diffeq_former.sharding.mesh import check_model_fits
 from diffeq_former.training import checkpoint, state
@@ -84,7 +84,7 @@ def check(
     _check_dataset(workdir, dataset)
     changes = [
         change
-        for change in configs.differences(read_config(workdir), config)
+        for change in differences(read_config(workdir), config)
         if not change.startswith(_OF_THE_MACHINE)
     ]
     if changes and not allow_config_change:
@@ -154,7 +154,7 @@ def read_config(workdir: Path) -> Config:
     path = workdir / CONFIG
     if not path.is_file():
         raise UserError(f"{workdir} is no run: it has no {CONFIG}")
-    return configs.resolve(_read_json(path))
+    return resolve(_read_json(path))
 
 
 def tokenizer_fingerprint(workdir: Path) -> str:

@@ -1,0 +1,65 @@
+"""Settings as nested frozen dataclasses: from a dict, their names, their changes."""
+
+import dataclasses
+import difflib
+import typing
+
+from diffeq_former.errors import UserError
+
+
+def build(cls: type, values: dict, path: str):
+    """An instance from nested dicts.
+
+    Raises:
+      UserError: for an unknown key (with the nearest known one) or a value of the
+        wrong type.
+    """
+    fields = typing.get_type_hints(cls)
+    for key in values:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1, cutoff=0)
+            raise UserError(
+                f"{path}.{key}: no such key; the nearest is {path}.{near[0]}"
+            )
+    made = {}
+    for key, value in values.items():
+        kind, name = fields[key], f"{path}.{key}"
+        made[key] = (
+            build(kind, value, name)
+            if dataclasses.is_dataclass(kind) and isinstance(value, dict)
+            else _checked(kind, value, name)
+        )
+    return cls(**made)
+
+
+def differences(old, new) -> list[str]:
+    """Lines `section.field: old -> new`, for the fields that differ."""
+    before, after = _flatten(old), _flatten(new)
+    return [
+        f"{k}: {before[k]!r} -> {after[k]!r}" for k in after if before[k] != after[k]
+    ]
+
+
+def keys(settings) -> list[str]:
+    """The names of all settings, and of the sections."""
+    return [*_flatten(settings), *(f.name for f in dataclasses.fields(settings))]
+
+
+def _checked(kind: type, value: object, name: str):
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(
+            f"{name}: expected {kind.__name__}, got {value!r} ({type(value).__name__})"
+        )
+    return value
+
+
+def _flatten(settings) -> dict:
+    flat = {}
+    for name, value in dataclasses.asdict(settings).items():
+        nested = isinstance(value, dict)
+        flat |= (
+            {f"{name}.{k}": v for k, v in value.items()} if nested else {name: value}
+        )
+    return flat
