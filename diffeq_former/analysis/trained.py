@@ -16,7 +16,7 @@ from diffeq_former.ode.grid import Grid, stage_times
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.sharding.mesh import on_mesh
 
-START = "[start]"  # how the token that opens each document is shown
+START = "[start]"  # how each token that opens a document is shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A text as the model reads it: ids that begin with that of end-of-text."""
+    """A text as the model reads it, after what its tokenizer puts before one."""
 
     text: str
     ids: tuple[int, ...]
@@ -107,17 +107,18 @@ def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
     Raises:
       UserError: for a text that is empty or longer than the model.
     """
-    tokenizer, most = trained.tokenizer, trained.config.max_len
+    tokenizer = trained.tokenizer
+    before, most = tokenizer.before, trained.config.max_len - len(tokenizer.before)
     sentences = []
     for number, text in enumerate(texts, 1):
         ids = tokenizer.encode(text) if text.strip() else []
         if not ids:
             raise UserError(f"sentence {number} is empty: write some words, or drop it")
-        if len(ids) >= most:
+        if len(ids) > most:
             raise UserError(
                 f"sentence {number} has {len(ids)} tokens, but after its start the"
-                f" model has room for {most - 1}: shorten it"
+                f" model has room for {most}: shorten it"
             )
-        tokens = (START, *(tokenizer.decode([i]) for i in ids))
-        sentences.append(Sentence(text, (*tokenizer.before, *ids), tokens))
+        tokens = ([START] * len(before)) + [tokenizer.decode([i]) for i in ids]
+        sentences.append(Sentence(text, (*before, *ids), tuple(tokens)))
     return sentences
