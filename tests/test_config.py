@@ -150,6 +150,7 @@ REFUSALS = [
         {"finetune.base": "runs/x", "finetune.train_embeddings": True},
         "config.finetune.train_embeddings: without adapters all is trained; set it to",
     ),
+    ({"model.time_knots": -1}, "model.time_knots: expected 0 (none) or more, got -1"),
     (
         {"training.per_device_batch_size": -1},
         "per_device_batch_size: expected 0 (all) or more, got -1",
