@@ -151,6 +151,7 @@ class TrainingConfig:
     # Drawn anew each optimizer step, so that W(t) is trained at all t, see ode/grid.py.
     depth_grid: str = "fixed"  # fixed | jittered | shifted
     depth_steps: str = ""  # as 6,8,8,12: one drawn each step; else model.num_layers
+    depth_steps_from: float = 0.0  # of num_steps: before this part nothing is drawn
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
     max_bad_steps: int = 10  # in a row, not finite or spikes: training has diverged
@@ -218,7 +219,7 @@ class Config:
     @property
     def deepest(self) -> "Config":
         """Of the costliest steps of training, which the memory must hold."""
-        return self.at_depth(max(self.depths))
+        return self.at_depth(max(self.model.num_layers, *self.depths))
 
 
 def default_config() -> ConfigDict:

@@ -101,7 +101,11 @@ def _validate_depth(config: Config) -> None:
             f" where a layer_table has none; use {grids.FIXED}, or another"
             " model.weights"
         )
-    if not (given := config.training.depth_steps):
+    given, start = config.training.depth_steps, config.training.depth_steps_from
+    require(0 <= start <= 1, "training.depth_steps_from", "in [0, 1]", start)
+    if not given:
+        nothing = "0 without training.depth_steps"
+        require(start == 0, "training.depth_steps_from", nothing, start)
         return
     numbers = given.split(",")
     whole = all(n.isdecimal() and int(n) >= 1 for n in numbers)

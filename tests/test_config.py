@@ -150,6 +150,14 @@ REFUSALS = [
         {"finetune.base": "runs/x", "finetune.train_embeddings": True},
         "config.finetune.train_embeddings: without adapters all is trained; set it to",
     ),
+    (
+        {"training.depth_steps": "2,3", "training.depth_steps_from": 1.5},
+        "training.depth_steps_from: expected in [0, 1], got 1.5",
+    ),
+    (
+        {"training.depth_steps_from": 0.5},
+        "depth_steps_from: expected 0 without training.depth_steps, got 0.5",
+    ),
     ({"model.time_knots": -1}, "model.time_knots: expected 0 (none) or more, got -1"),
     (
         {"training.per_device_batch_size": -1},

@@ -74,7 +74,9 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
     config = dataclasses.replace(
         written.of_its_own(own),
         model=discrete_model(own.model, num_steps),
-        training=dataclasses.replace(own.training, depth_grid=FIXED, depth_steps=""),
+        training=dataclasses.replace(
+            own.training, depth_grid=FIXED, depth_steps="", depth_steps_from=0.0
+        ),
     )
     with complete_or_nothing(output) as folder:
         run = run_directory.load(workdir, mesh)

@@ -38,9 +38,13 @@ def make_train_steps(config: Config, mesh: Mesh) -> Callable[[int], StepFunction
 
     The step of each depth compiles when it is first called.
     """
-    steps = {n: make_train_step(config.at_depth(n), mesh) for n in config.depths}
+    c, own = config.training, config.model.num_layers
+    depths = {own, *config.depths}
+    steps = {n: make_train_step(config.at_depth(n), mesh) for n in depths}
 
     def next_step(done: int) -> StepFunction:
+        if done < c.depth_steps_from * c.num_steps:
+            return steps[own]
         draw = np.random.default_rng([config.seed, done])
         return steps[int(draw.choice(config.depths))]
 

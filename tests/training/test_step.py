@@ -196,6 +196,15 @@ def test_depths_are_a_function_of_the_step(batch):
     assert [again(k) is again(0) for k in range(16)] == [n == depths[0] for n in depths]
 
 
+def test_depths_are_drawn_from_a_part_on():
+    drawn = {"depth_steps": "2,4", "depth_steps_from": 0.25, "num_steps": 40}
+    next_step = make_train_steps(config := continuous(**drawn), mesh_of(8))
+    own, later = next_step(0), {next_step(done) for done in range(10, 40)}
+    assert config.model.num_layers == 3
+    assert all(next_step(done) is own for done in range(10))
+    assert len(later) == 2 and own not in later
+
+
 def test_the_loss_is_the_models(train_step, batch):
     """Without targets in half of the rows, and with dropout on one side only."""
     state, metrics = train_step(new_state(), batch)
