@@ -22,10 +22,12 @@ _PHONE = """<!DOCTYPE html>
 img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <iframe width="{width}" height="844" srcdoc="{page}"></iframe>
 <script>addEventListener("load", () => {{
-  const page = frames[0].document, shown = [...page.body.querySelectorAll("*")];
+  const page = frames[0].document;
+  const sizes = [...page.body.querySelectorAll("*")].map(
+    x => parseFloat(getComputedStyle(x).fontSize));
   document.title = JSON.stringify({{
     width: page.documentElement.scrollWidth,
-    smallest_font: Math.min(...shown.map(x => parseFloat(getComputedStyle(x).fontSize))),
+    smallest_font: Math.min(...sizes),
     pictures: [...page.images].map(x => x.complete && x.naturalWidth > 0),
     loaded: frames[0].performance.getEntriesByType("resource").map(x => x.name),
     text: page.body.innerText,
