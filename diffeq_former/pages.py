@@ -19,7 +19,7 @@ img {{ max-width: 100%; }}
 @media (max-width: 44em) {{ img {{ max-width: 44em; }} }}
 pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
 pre {{ background: #eee; padding: 1em; }}
-div {{ overflow-x: auto; }}
+div {{ overflow-x: auto; margin: 0.5em 0; }}
 td, th {{ padding: 2px 8px; text-align: left; font-weight: normal; }}
 th {{ color: #555; }}
 </style>

@@ -42,7 +42,7 @@ def test_a_browser_shows_it_on_a_phone(report, trained, tmp_path):
     lines = seen.text.splitlines()
     assert [line for line in lines if line in SECTIONS] == SECTIONS
     assert "optimizer.learning_rate\t0.05\t0.0006" in lines
-    assert "the <cat>" in lines and "after step 3" in seen.text
+    assert "the <cat>" in lines and "after step 3:" in lines
 
 
 @pytest.mark.parametrize(
