@@ -49,14 +49,17 @@ def stop_now(message: str) -> NoReturn:
     _exit_now(STOPPED)
 
 
-def run(main: Callable[..., int | None], choices: Sequence[str] = ()) -> NoReturn:
+def run(
+    main: Callable[..., int | None], choices: Sequence[str] = (), elsewhere: str = ""
+) -> NoReturn:
     """Parses the absl flags and exits with what `main()` returns (None: 0).
 
-    With `choices`, the command line names one of them, and `main` gets it.
+    With `choices`, the command line names one of them, and `main` gets it; what it
+    names instead may be found `elsewhere`.
     """
     app.run(
         lambda argv: sys.exit(_guarded(main, argv[1:])),
-        flags_parser=lambda argv: _parse_flags(argv, choices),
+        flags_parser=lambda argv: _parse_flags(argv, choices, elsewhere),
     )
 
 
@@ -91,7 +94,9 @@ def _exit_now(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _parse_flags(argv: list[str], choices: Sequence[str]) -> list[str]:
+def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> list[str]:
+    if argv[1:] and not argv[1].startswith("-"):  # before the flags that it may have
+        _check_choice(argv[1:], choices, elsewhere)
     try:
         rest = flags.FLAGS(argv)
         if flags.FLAGS["verbosity"].using_default_value:
@@ -106,9 +111,7 @@ def _parse_flags(argv: list[str], choices: Sequence[str]) -> list[str]:
         sys.exit(_refuse(_unknown_key(error)))
     except SystemExit:  # --help was printed; absl would exit with 1
         sys.exit(OK)
-    if choices and (not rest[1:] or rest[1] not in choices):
-        got = f"got {rest[1]!r}" if rest[1:] else "got none"
-        sys.exit(_refuse(f"expected one of {', '.join(choices)}; {got}"))
+    _check_choice(rest[1:], choices, elsewhere)
     if unexpected := rest[1 + bool(choices) :]:
         sys.exit(
             _refuse(
@@ -116,6 +119,13 @@ def _parse_flags(argv: list[str], choices: Sequence[str]) -> list[str]:
             )
         )
     return rest
+
+
+def _check_choice(words: list[str], choices: Sequence[str], elsewhere: str) -> None:
+    if choices and (not words or words[0] not in choices):
+        got = f"got {words[0]!r}" if words else "got none"
+        known = ", ".join(choices)
+        sys.exit(_refuse(f"expected one of {known}; {got}{elsewhere}"))
 
 
 def _unknown_key(error: Exception) -> str:

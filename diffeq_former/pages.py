@@ -4,6 +4,8 @@ import base64
 import html
 from pathlib import Path
 
+from diffeq_former import pictures
+
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -14,10 +16,12 @@ _PAGE = """<!DOCTYPE html>
 <style>
 body {{ font-family: sans-serif; margin: 1em auto; max-width: 70em; padding: 0 1em; }}
 img {{ max-width: 100%; }}
+@media (max-width: 44em) {{ img {{ max-width: 44em; }} }}
 pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
 pre {{ background: #eee; padding: 1em; }}
-div {{ overflow-x: auto; }}
+div {{ overflow-x: auto; margin: 0.5em 0; }}
 td, th {{ padding: 2px 8px; text-align: left; font-weight: normal; }}
+th {{ color: #555; }}
 </style>
 </head>
 <body>
@@ -51,18 +55,28 @@ def folded(title: str, body: str) -> str:
 
 
 def table(rows: list[dict]) -> str:
-    """A line for each row; a column for each name that any of them has."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [_line(names, "th")]
-    lines += [_line([_cell(row.get(name)) for name in names], "td") for row in rows]
-    return "<div><table>\n" + "\n".join(lines) + "\n</table></div>"
+    """A line for each row, a column for each name that has a value in any of them.
+
+    A single row stands upright: a line for each name.
+    """
+    names = [name for row in rows for name in row if row[name] is not None]
+    names = list(dict.fromkeys(names))
+    if len(rows) == 1:
+        lines = [_cells([name], "th") + _cells([rows[0][name]]) for name in names]
+    else:
+        lines = [_cells([row.get(name) for name in names]) for row in rows]
+        lines.insert(0, _cells(names, "th"))
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<div><table>\n{body}\n</table></div>"
 
 
 def picture(path: Path) -> str:
-    """A .png file, as a part of the page."""
-    data = base64.b64encode(path.read_bytes()).decode()
-    words = html.escape(path.stem)
-    return f'<p><img alt="{words}" src="data:image/png;base64,{data}"></p>'
+    """A .png file, as a part of the page; where it is narrow, one moves along it."""
+    content = path.read_bytes()
+    inches = int.from_bytes(content[16:20], "big") / pictures.DPI
+    data, words = base64.b64encode(content).decode(), html.escape(path.stem)
+    source = f'alt="{words}" src="data:image/png;base64,{data}"'
+    return f'<div><img style="width:{inches:.4g}in" {source}></div>'
 
 
 def link(path: Path) -> str:
@@ -71,15 +85,13 @@ def link(path: Path) -> str:
     return f'<a href="{name}">{name}</a>'
 
 
-def _line(cells: list[str], tag: str) -> str:
-    return (
-        "<tr>"
-        + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
-        + "</tr>"
-    )
+def _cells(values: list, tag: str = "td") -> str:
+    return "".join(f"<{tag}>{html.escape(_words(value))}</{tag}>" for value in values)
 
 
-def _cell(value) -> str:
+def _words(value) -> str:
     if value is None:
         return ""
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from diffeq_former.errors import UserError
 
 STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")  # of lines, told apart in grey
+DPI = 150
 COLOURS = "Greys"  # of heat maps and of tokens: the larger the darker
 
 
@@ -48,7 +49,7 @@ def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Itera
     try:
         yield axes
         aside = path.with_name(f".{path.name}.partial")
-        figure.savefig(aside, dpi=150, format="png")
+        figure.savefig(aside, dpi=DPI, format="png")
         os.replace(aside, path)
     finally:
         pyplot.close(figure)

@@ -43,7 +43,7 @@ ALLOWED = {
     "generation": {"models", "sharding"},
     "evaluation": {"models", "data", "generation", "sharding"},
     "finetuning": {"training", "models", "ode", "data", "sharding"},
-    "pages": set(),
+    "pages": {"pictures"},
     "studies": set(),
     "analysis": {"models", "ode", "data", "sharding", "pictures", "pages"},
     "reporting": {"analysis", "training", "pictures", "pages"},

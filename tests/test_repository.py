@@ -49,11 +49,12 @@ def test_links_and_named_files_exist(document):
 
 
 def commands(text):
-    """Command lines in the indented and fenced blocks, continued lines joined."""
+    """Command lines in blocks of code and between backticks, continued lines joined."""
     for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True) if "python " in line else []
-        if words and words[0].endswith("python"):
-            yield words[1:]
+        for code in re.findall("`([^`]+)`", line) or [line]:
+            words = shlex.split(code, comments=True) if "python " in code else []
+            if words and words[0].endswith("python"):
+                yield words[1:]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

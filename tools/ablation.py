@@ -9,11 +9,14 @@ its MLP (--vary=model.time_mlp=per_weight,shared; figure 18), Adam's second deca
 run for each value, figures.jsonl and ablation.png (needs matplotlib:
 pip install -e '.[plot]'). Stdout has a JSON object for each run: the setting and its
 value, steps and losses (nats a token) of its evaluations, perplexity (the last),
-tokens_per_second and host_memory_gib (medians), parameters.
+tokens_per_second (median), parameters, and memory in GiB: planned_memory_gib (of a step
+on one device, by the closed form of tools/plan.py), host_memory_gib (measured, of the
+whole process) and device_memory_gib (measured, its peak, where the device tells).
 
 Runs go on where they stand when the same command is given again.
 """
 
+import itertools
 import json
 import math
 import statistics
@@ -33,13 +36,20 @@ _VARY = flags.DEFINE_string(
     "vary", None, "SECTION.FIELD=VALUE,VALUE,...", required=True
 )
 _OUTPUT = flags.DEFINE_string("output", None, "The folder of all runs.", required=True)
+_MEASURED = ("tokens_per_second", "host_memory_gib", "device_memory_gib")
 
 
 def main() -> int:
     setting, values = _varied()
     output = Path(_OUTPUT.value)
+    picture = output / "ablation.png"
+    if picture.exists():
+        raise UserError(
+            f"--output={output}: it is done; name another folder, or remove {picture}"
+            " to draw more values"
+        )
+    pictures.require_matplotlib()
     output.mkdir(parents=True, exist_ok=True)
-    picture = pictures.new_picture(str(output / "ablation.png"))
     given = [flag for flag in sys.argv if flag.startswith("--config")]
     figures = []
     for value in values:
@@ -69,21 +79,27 @@ def _varied() -> tuple[str, list[str]]:
 
 
 def _figures(workdir: Path) -> dict:
-    from diffeq_former.config import ModelConfig
     from diffeq_former.models.transformer import Transformer
     from diffeq_former.training.run_directory import read_config
 
-    model: ModelConfig = read_config(workdir).model
-    losses = validation_losses(workdir)
+    config, losses = read_config(workdir), validation_losses(workdir)
+    measured = {name: records(workdir, name) for name in _MEASURED}
     return {
         "steps": list(losses),
         "losses": list(losses.values()),
         "perplexity": math.exp(list(losses.values())[-1]),
-        "parameters": _num_parameters(Transformer(model)),
-    } | {
-        name: statistics.median(records(workdir, name).values())
-        for name in ("tokens_per_second", "host_memory_gib")
-    }
+        "parameters": _num_parameters(Transformer(config.model)),
+        "planned_memory_gib": _planned_memory(config) / 2**30,
+    } | {name: statistics.median(x.values()) for name, x in measured.items() if x}
+
+
+def _planned_memory(config) -> float:
+    from diffeq_former.config import MeshConfig
+    from diffeq_former.models.attention_kernels import this_hardware
+    from diffeq_former.planning.closed_form import axis_sizes, needed_memory
+
+    sizes, seq_len = axis_sizes(MeshConfig(), num_devices=1), config.model.max_len
+    return needed_memory(config, sizes, this_hardware(), seq_len).total
 
 
 def _num_parameters(model) -> int:
@@ -95,18 +111,29 @@ def _num_parameters(model) -> int:
 
 
 def _draw(figures: list[dict], picture: Path) -> None:
-    measures = {
-        "perplexity": "last validation perplexity",
-        "tokens_per_second": "tokens a second",
+    values, setting = [figure["value"] for figure in figures], figures[0]["setting"]
+    measured = all("device_memory_gib" in figure for figure in figures)
+    memory = "device_memory_gib" if measured else "planned_memory_gib"
+    bars = {
+        "tokens_per_second": "tokens a second (median)",
         "parameters": "parameters",
-        "host_memory_gib": "memory of the host (GiB)",
+        memory: f"GiB on a device ({'measured' if measured else 'planned'})",
     }
     with pictures.drawn(picture, (10, 7), nrows=2, ncols=2) as grid:
-        values = [figure["value"] for figure in figures]
-        for axes, (name, words) in zip(grid.flat, measures.items(), strict=True):
+        curves, *panels = grid.flat
+        styles = itertools.cycle(pictures.STYLES)
+        for figure in figures:
+            perplexities = [math.exp(loss) for loss in figure["losses"]]
+            label = figure["value"]
+            curves.plot(figure["steps"], perplexities, next(styles), label=label)
+        curves.set(xlabel="optimizer step", ylabel="validation perplexity")
+        curves.set_yscale("log")
+        curves.legend(title=setting)
+        for axes, (name, words) in zip(panels, bars.items(), strict=True):
             axes.bar(values, [figure[name] for figure in figures], color="0.6")
-            axes.set(xlabel=figures[0]["setting"], ylabel=words)
-            axes.grid(alpha=0.3, axis="y")
+            axes.set(xlabel=setting, ylabel=words)
+        for axes in grid.flat:
+            axes.grid(alpha=0.3, axis="y", which="both")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ Kinds: spectra (eigenvalues of the weights over depth; --num_times, --beside),
 lyapunov (which tokens a prediction is sensitive to, and how fast perturbations grow;
 --num_exponents), attention (maps), entropy (of the logit lens), trajectory (of the
 states through depth): these four of a --text or of a --file's lines; clustering (tokens
-that move by attention alone; --num_seeds, --num_times).
+that move by attention alone; --num_seeds, --num_times). tools/ablation.py trains runs
+that differ in a setting, and draws what it changes.
 
 --output is a new folder, whose index.html holds all pictures. Each line on stdout is
 one JSON object of figures. The weights are made on the run's mesh, as for training:
@@ -43,6 +44,7 @@ _OPTIONS = (
     ),
 )
 flags.adopt_module_key_flags(mesh_flags)
+_ELSEWHERE = "; for a grid of runs: tools/ablation.py"
 
 
 def main(kind: str) -> None:
@@ -94,4 +96,4 @@ def _load(workdir: str):
 
 
 if __name__ == "__main__":
-    cli.run(main, choices=tuple(KINDS))
+    cli.run(main, choices=tuple(KINDS), elsewhere=_ELSEWHERE)

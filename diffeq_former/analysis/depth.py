@@ -8,6 +8,7 @@ stage times of a step, T grid steps, V vocabulary.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,21 @@ def states(c: ModelConfig, table: dict, x_LD: jax.Array) -> jax.Array:
     return jnp.concatenate([before_TLD, last_LD[None]])
 
 
-def step(c: ModelConfig, weights_S: dict, x_LD: jax.Array, field: str = "whole"):
+def attend(q_BLNH, k_BSKH, v_BSKH, positions_L=None) -> jax.Array:
+    """Causal attention, of tokens at these positions (None: of all), [B, L, N, H]."""
+    p_BNLS = probabilities(q_BLNH, k_BSKH, positions_L)
+    v_BSNH = _for_each_head(v_BSKH, q_BLNH.shape[2])
+    return jnp.einsum("bnls,bsnh->blnh", p_BNLS, v_BSNH)
+
+
+def step(
+    c: ModelConfig,
+    weights_S: dict,
+    x_LD: jax.Array,
+    field: str = "whole",
+    attend: Callable = attend,
+    positions_L: jax.Array | None = None,
+) -> jax.Array:
     """One step of the model's solver, [L, D].
 
     Args:
@@ -52,8 +67,12 @@ def step(c: ModelConfig, weights_S: dict, x_LD: jax.Array, field: str = "whole")
       x_LD: the state before it.
       field: `whole`, or `attention`: the same step, of which a derivative sees only
         what attention changes.
+      attend: of queries, keys and values; another to look into it.
+      positions_L: of the tokens; None: x_LD has all of them.
     """
-    block, positions_BL = BLOCKS[c.block], jnp.arange(x_LD.shape[0])[None]
+    block = BLOCKS[c.block]
+    positions_L = jnp.arange(x_LD.shape[0]) if positions_L is None else positions_L
+    positions_BL = positions_L[None]
 
     def attention(node: int, x_LD):
         weights = _at(node, weights_S)
@@ -102,19 +121,14 @@ def logits(c: ModelConfig, ends: dict, x_LD: jax.Array) -> jax.Array:
     return Transformer(c).apply({"params": ends}, method=read)
 
 
-def attend(q_BLNH, k_BLKH, v_BLKH) -> jax.Array:
-    p_BNLS = probabilities(q_BLNH, k_BLKH)
-    v_BSNH = _for_each_head(v_BLKH, q_BLNH.shape[2])
-    return jnp.einsum("bnls,bsnh->blnh", p_BNLS, v_BSNH)
-
-
-def probabilities(q_BLNH, k_BLKH) -> jax.Array:
-    """Causal attention, [B, N, L, S]: rows sum to one."""
+def probabilities(q_BLNH, k_BSKH, positions_L=None) -> jax.Array:
+    """What `attend` weighs values with, [B, N, L, S]: rows sum to one."""
     L, N, H = q_BLNH.shape[1:]
-    k_BSNH = _for_each_head(k_BLKH, N)
+    k_BSNH = _for_each_head(k_BSKH, N)
     scores_BNLS = jnp.einsum("blnh,bsnh->bnls", q_BLNH, k_BSNH) * H**-0.5
-    mask_LS = jnp.tril(jnp.ones((L, L), bool))[None, None]
-    return jax.nn.softmax(jnp.where(mask_LS, scores_BNLS, -jnp.inf))
+    positions_L = jnp.arange(L) if positions_L is None else positions_L
+    mask_LS = jnp.arange(k_BSNH.shape[1])[None] <= positions_L[:, None]
+    return jax.nn.softmax(jnp.where(mask_LS[None, None], scores_BNLS, -jnp.inf))
 
 
 def _for_each_head(x_BLKH, num_heads: int):

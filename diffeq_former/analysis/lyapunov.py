@@ -4,7 +4,8 @@ A perturbation y of a state follows dy/dt = J(x(t)) y. Here it follows the deriv
 the model's own steps, phi_k: for Euler's that is y + h J(x_k, t_k) y. Exponents are
 growth rates, in units of 1 / (the model's interval of depth).
 
-L length, D model, K exponents, T grid steps; a perturbation has any shape [M].
+B batch (always 1), L length, D model, N heads, K exponents or key-value heads, H head,
+S keys, R rows of two tokens, T grid steps; a perturbation has any shape [M].
 """
 
 import functools
@@ -103,8 +104,7 @@ def token_to_token(
 
     def of_token(j):
         def push(step, y_D):
-            y_LD = jnp.zeros_like(step[0]).at[j].set(y_D)
-            moved_D = tangent(c, step, y_LD, field)[last]
+            moved_D = _moved(c, step, y_D, j, last, field)
             return moved_D + jnp.where(last == j, 0, 1) * y_D  # I + h J_ij
 
         return finite_time_exponents(push, per_step, y_DK, c.interval)
@@ -169,6 +169,34 @@ def tangent(c: ModelConfig, step, y_LD: jax.Array, field: str) -> jax.Array:
     """The derivative of a step in the direction y."""
     x_LD, weights_S = step
     return jax.jvp(lambda x: depth.step(c, weights_S, x, field), (x_LD,), (y_LD,))[1]
+
+
+def _moved(c: ModelConfig, step, y_D, j, i, field: str) -> jax.Array:
+    """How a step moves token i where token j <= i is moved by y: [D].
+
+    Where a step attends once, only the rows of these two tokens feel it: that is L / 2
+    times less work than `tangent` for all.
+    """
+    (x_LD, weights_S), keys_and_values = step, []
+
+    def record(q_BLNH, k_BLKH, v_BLKH):
+        keys_and_values.append((k_BLKH, v_BLKH))
+        return depth.attend(q_BLNH, k_BLKH, v_BLKH)
+
+    depth.step(c, weights_S, x_LD, field, record)
+    if len(keys_and_values) > 1:
+        y_LD = jnp.zeros_like(x_LD).at[j].set(y_D)
+        return tangent(c, step, y_LD, field)[i]
+    [(k_BLKH, v_BLKH)], rows_R = keys_and_values, jnp.stack([j, i])
+
+    def attend(q_BRNH, k_BRKH, v_BRKH):
+        k_BSKH = k_BLKH.at[:, j].set(k_BRKH[:, 0])
+        v_BSKH = v_BLKH.at[:, j].set(v_BRKH[:, 0])
+        return depth.attend(q_BRNH, k_BSKH, v_BSKH, rows_R)
+
+    y_RD = jnp.stack([y_D, jnp.where(i == j, 1, 0) * y_D])
+    of_rows = lambda x_RD: depth.step(c, weights_S, x_RD, field, attend, rows_R)  # noqa: E731
+    return jax.jvp(of_rows, (x_LD[rows_R],), (y_RD,))[1][1]
 
 
 def _directions(size: int, count: int, dtype) -> jax.Array:

@@ -44,7 +44,7 @@ def samples(path: Path) -> str:
     parts = [part.strip() for part in text.split("--- step ") if part.strip()]
     if not parts:
         return pages.paragraph("The run wrote none (training.sample_every).")
-    *earlier, last = (f"after step {part}" for part in parts)
+    *earlier, last = (f"after step {part.replace(' ---', ':', 1)}" for part in parts)
     body = pages.verbatim(last)
     if earlier:
         body += pages.folded("earlier ones", pages.verbatim("\n\n".join(earlier)))

@@ -6,11 +6,13 @@ import json
 
 import numpy as np
 import pytest
+from browser import assert_readable, needs_browser, on_a_phone
 from cases import TINY, mesh_of, params_of
 
 from diffeq_former import pictures
 from diffeq_former.analysis import trained as subjects
 from diffeq_former.analysis.kinds import KINDS, coloured
+from diffeq_former.analysis.kinds.page import bind
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.errors import UserError
 
@@ -49,9 +51,11 @@ def model():
     return subjects.Trained("tiny", config, params, ByteTokenizer(), mesh_of())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_pictures_and_numbers(model, kind, tmp_path):
+@pytest.fixture(scope="module", params=KINDS)
+def written(request, model, tmp_path_factory):
+    """A kind, its folder, and its figures."""
     pictures.require_matplotlib()
+    kind, folder = request.param, tmp_path_factory.mktemp("kind")
     known = inspect.signature(KINDS[kind]).parameters
     options = {
         "sentences": subjects.encode(model, TEXTS),
@@ -60,20 +64,38 @@ def test_pictures_and_numbers(model, kind, tmp_path):
         "beside": model,
     }
     figures = KINDS[kind](
-        model, tmp_path, **{k: v for k, v in options.items() if k in known}
+        model, folder, **{k: v for k, v in options.items() if k in known}
     )
+    bind(folder, kind, figures)
+    return kind, folder, figures
+
+
+def test_pictures_and_numbers(written):
+    kind, folder, figures = written
     assert figures and json.dumps(figures, allow_nan=False)
-    images = list(tmp_path.glob("*.png"))
+    images = list(folder.glob("*.png"))
     assert images and all(i.read_bytes().startswith(b"\x89PNG") for i in images)
     name, measured, shape = WRITTEN[kind]
-    numbers = json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)
+    numbers = json.loads((folder / name).read_text(), parse_constant=pytest.fail)
     assert measured(numbers) == shape
-    for path in tmp_path.glob("*.npz"):
+    for path in folder.glob("*.npz"):
         arrays = np.load(path, allow_pickle=False)
         assert arrays.files and all(np.isfinite(arrays[key]).all() for key in arrays)
     if kind == "lyapunov":
-        page = (tmp_path / "tokens.html").read_text()
+        page = (folder / "tokens.html").read_text()
         assert "&lt;" in page and "<cat>" not in page
+
+
+@needs_browser
+def test_a_browser_shows_them_on_a_phone(written, tmp_path):
+    kind, folder, figures = written
+    seen = on_a_phone(folder / "index.html", tmp_path)
+    assert_readable(seen, num_pictures=len(list(folder.glob("*.png"))))
+    assert seen.text.startswith(kind)
+    if kind == "lyapunov":
+        seen = on_a_phone(folder / "tokens.html", tmp_path)
+        assert_readable(seen, num_pictures=0)
+        assert "the <cat>" in seen.text and "on $a$ " in seen.text
 
 
 def test_eigenvalues_are_written_complex(model, tmp_path):

@@ -188,6 +188,21 @@ def test_token_to_token_is_the_chain_of_blocks(x64, solver, field):
     np.testing.assert_allclose(found[4], 0, atol=1e-12)  # a later token
 
 
+@pytest.mark.parametrize("block", ["gpt", "llama"])
+@pytest.mark.parametrize("solver", in_two_lots(list(SOLVERS), "lie_trotter".__eq__))
+def test_a_token_moves_another_by_the_block_of_the_jacobian(x64, solver, block):
+    case, i = case_of(solver=solver, block=block), 3
+    c, weights_S = case.config, jax.tree.map(lambda w: w[1], case.table)
+    y_D = jnp.asarray(RANDOM.normal(size=TINY.d_model))
+    for field in depth.FIELDS:
+        blocks_LDD = dense(case, 1, field)[i].swapaxes(0, 1)
+        moved = functools.partial(
+            lyapunov._moved, c, (case.states_TLD[1], weights_S), y_D, i=i, field=field
+        )
+        found_LD = jax.jit(jax.vmap(lambda j, moved=moved: moved(j=j)))(jnp.arange(5))
+        np.testing.assert_allclose(found_LD, blocks_LDD @ y_D, rtol=1e-9, atol=1e-12)
+
+
 def test_the_coupled_system_and_influence_are_the_whole_chain(x64):
     case, last = case_of(), 3
     c, D = case.config, TINY.d_model

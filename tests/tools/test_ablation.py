@@ -39,12 +39,36 @@ def test_a_run_for_each_value(tool, flags, tmp_path):
         assert run.config.model.time_embed_dim == int(line["value"])
         counts = [math.prod(x.shape) for x in jax.tree.leaves(run.params)]
         assert line["parameters"] == sum(counts) and line["tokens_per_second"] > 0
+        # At least the parameters, Adam's two moments and the gradients, in float32.
+        assert (
+            line["host_memory_gib"]
+            > line["planned_memory_gib"]
+            > 13 * sum(counts) / 2**30
+        )
         evaluated = tool("evaluate.py", f"--workdir={workdir}")
         expected = json.loads(evaluated.stdout)["perplexity"]
         assert line["steps"] == [2, 4]
         assert line["perplexity"] == pytest.approx(expected, rel=1e-5)
     assert (tmp_path / "ablation.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figures.jsonl").read_text() == result.stdout
+    again = tool(TOOL, *given)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.startswith(f"error: --output={tmp_path}: it is done; name")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_refused_ends_the_study(tool, flags, tmp_path):
+    """With its exit code; the same command goes on from the runs before it."""
+    given = (*flags, f"--output={tmp_path}")
+    result = tool(TOOL, *given, "--vary=model.num_heads=2,3")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith("error: config.model.num_heads")
+    first = tmp_path / "model.num_heads=2"
+    before = (first / "metrics.jsonl").read_bytes()
+    result = tool(TOOL, *given, "--vary=model.num_heads=2,4")
+    assert result.returncode == 0, result.stderr
+    assert (first / "metrics.jsonl").read_bytes() == before
+    assert [json.loads(x)["value"] for x in result.stdout.splitlines()] == ["2", "4"]
 
 
 @pytest.mark.parametrize(

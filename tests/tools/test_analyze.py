@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 
 import pytest
 
@@ -35,6 +36,7 @@ def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path):
     "words, answer",
     [
         (("spektra",), "expected one of spectra, lyapunov, .*; got 'spektra'"),
+        (("ablation", "--config=a"), ".* got 'ablation'; .* tools/ablation.py"),
         (("spectra", "--text=a"), "--text, --file: spectra does not look at it"),
         (("entropy", "--text=a", "--num_seeds=2"), "--num_seeds: entropy does not"),
         (("entropy",), "entropy needs either --text or --file"),
@@ -50,6 +52,16 @@ def test_refuses(refused, trained, tmp_path, words, answer):
     flags = (f"--workdir={trained.workdir}", f"--output={output}")
     assert re.match(answer, refused(TOOL, *words, *flags))
     assert not any(tmp_path.iterdir())
+
+
+def test_a_run_without_weights_is_refused(refused, trained, tmp_path):
+    shutil.copytree(
+        trained.workdir, tmp_path / "run", ignore=lambda *_: ["checkpoints"]
+    )
+    flags = (f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out'}")
+    line = refused(TOOL, "entropy", "--text=a", *flags)
+    assert re.match(f"{tmp_path / 'run'}/checkpoints holds no checkpoint yet", line)
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_overwritten(refused, trained, tmp_path):

@@ -2,22 +2,13 @@
 
 import json
 import re
-import shutil
-import subprocess
 
 import pytest
+from browser import assert_readable, needs_browser, on_a_phone
 
 TOOL = "report.py"
 SECTIONS = ["Settings", "Training", "Samples", "Depth"]
 SECTIONS += ["Spectra of the weights", "Sensitivity", "Costs"]
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-# What a reader on a phone would meet.
-SEEN = """<script>addEventListener("load", () => {
-  const pictures = [...document.images].map((x) => x.complete && x.naturalWidth > 0);
-  const page = document.documentElement;
-  const fits = page.scrollWidth <= page.clientWidth;
-  document.title = JSON.stringify({ pictures, fits });
-})</script>"""
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +35,14 @@ def test_all_is_on_one_page(report, trained):
     assert (trained.workdir / "samples.txt").read_text().split()[-1] in page
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
-def test_a_browser_shows_it_on_a_phone(report, tmp_path):
-    copy = tmp_path / "seen.html"
-    copy.write_text(report.read_text().replace("</body>", SEEN + "</body>"))
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,844")
-    flags += ("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}")
-    command = [BROWSER, *flags, "--dump-dom", f"file://{copy}"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    [title] = re.findall("<title>(.*?)</title>", result.stdout)
-    assert json.loads(title) == {"pictures": [True] * 5, "fits": True}
-    assert "CONSOLE" not in result.stderr
+@needs_browser
+def test_a_browser_shows_it_on_a_phone(report, trained, tmp_path):
+    seen = on_a_phone(report, tmp_path)
+    assert_readable(seen, num_pictures=5)
+    lines = seen.text.splitlines()
+    assert [line for line in lines if line in SECTIONS] == SECTIONS
+    assert "optimizer.learning_rate\t0.05\t0.0006" in lines
+    assert "the <cat>" in lines and "after step 3:" in lines
 
 
 @pytest.mark.parametrize(

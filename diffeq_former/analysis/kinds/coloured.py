@@ -47,7 +47,7 @@ def _table(sentence: dict, rows: dict) -> str:
 def _span(token: str, value: float, share: float) -> str:
     grey = round(255 * (1 - share))
     ink = "white" if grey < 128 else "black"
-    style = f"background:rgb({grey},{grey},{grey});color:{ink};white-space:pre"
+    style = f"background:rgb({grey},{grey},{grey});color:{ink};white-space:pre-wrap"
     return f'<span style="{style}" title="{value:.4g}">{html.escape(token)}</span>'
 
 
