@@ -152,6 +152,9 @@ class TrainingConfig:
     depth_steps: str = ""  # as 6,8,8,12: one drawn each step; else model.num_layers
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
+    # Weights of what is added to the loss, and a metric also where they are 0.
+    transport_cost: float = 0.0  # of |dx/dt|^2 over depth, see models/transport.py
+    smoothness: float = 0.0  # of |dW/dt|^2 over depth, see training/smoothness.py
     max_bad_steps: int = 10  # in a row, not finite or spikes: training has diverged
     spike_factor: float = 0.0  # a loss above it times the usual is a spike; 0: none is
     rollbacks: int = 0  # times a diverged run goes back to a checkpoint; then it ends
