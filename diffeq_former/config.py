@@ -197,6 +197,8 @@ class FinetuneConfig:
 @dataclasses.dataclass(frozen=True)
 class Config:
     seed: int = 0  # of the parameters, the order of the data and the dropout
+    # Of weights and states, see docs/analysis.md.
+    analysis_every: int = 0  # steps between analyses while training; 0: none
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -23,6 +23,8 @@ DECAY_MASKS = ("matrices", "embeddings", "all")
 def validate(config: Config) -> None:
     """Raises UserError with the reason if the settings do not fit together."""
     require(0 <= config.seed < 2**32, "seed", "in [0, 2**32)", config.seed)
+    every = config.analysis_every
+    require(every >= 0, "analysis_every", "0 (no analyses) or more", every)
     validate_model(config.model)
     _validate_data(config.data)
     _validate_optimizer(config.optimizer)

@@ -40,6 +40,7 @@ class Judging:
         primary: bool,
     ):
         self._c, self._workdir, self._judges = config.training, workdir, judges
+        self._analysis_every = config.analysis_every
         self._writer, self._progress = writer, progress
         self._should_stop, self._primary = should_stop, primary
         self._figures = None
@@ -56,11 +57,11 @@ class Judging:
                 return False, None
         if is_due(self._c, step, self._c.sample_every):
             self._sample(step, params)
+        if is_due(self._c, step, self._analysis_every):
+            self._write("analysis", step, self._judges.analyse(params))
         if figures is None:
             return True, None
-        self._writer.scalars(
-            step, {f"validation/{name}": x for name, x in figures.items()}
-        )
+        self._write("validation", step, figures)
         self._progress.say(f"step {step}: validation loss {figures['loss']:.4f}")
         self._figures = {"split": "validation", "step": step, **figures}
         return True, figures["loss"]
@@ -69,6 +70,11 @@ class Judging:
         """The figures of the last evaluation, if there was one, go to stdout."""
         if self._figures and self._primary:
             print(json.dumps(self._figures), flush=True)
+
+    def _write(self, prefix: str, step: int, figures: dict[str, float]) -> None:
+        if figures:
+            values = {f"{prefix}/{name}": x for name, x in figures.items()}
+            self._writer.scalars(step, values)
 
     def _sample(self, step: int, params: dict) -> None:
         text = self._judges.sample(params)

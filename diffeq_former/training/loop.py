@@ -140,7 +140,10 @@ class _Loop:
                     raise
                 break
             if self._is_due(
-                self._c.eval_every, self._c.sample_every, self._c.checkpoint_every
+                self._c.eval_every,
+                self._c.sample_every,
+                self._c.checkpoint_every,
+                self._config.analysis_every,
             ):
                 with self._meter.pause():
                     self._stand_still()
@@ -225,7 +228,7 @@ class _Loop:
         self._metrics = None
 
     def _stand_still(self) -> None:
-        """What needs the state as it is: evaluation, a sample, a checkpoint."""
+        """What needs the state as it is: the judges, a checkpoint."""
         self._report()
         loss = self._judge()
         judged = loss is not None and self._c.keep_best > 0
