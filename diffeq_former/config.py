@@ -197,7 +197,7 @@ class FinetuneConfig:
 @dataclasses.dataclass(frozen=True)
 class Config:
     seed: int = 0  # of the parameters, the order of the data and the dropout
-    # Of weights and states, see docs/analysis.md.
+    # Of weights and states, see docs/analysis.md; from 5 on below 1 % of the time.
     analysis_every: int = 0  # steps between analyses while training; 0: none
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()

@@ -23,10 +23,6 @@ from diffeq_former.training.preemption import StopRequest
 pytestmark = pytest.mark.usefixtures("compile_once")
 
 
-def analyses(workdir) -> list[dict]:
-    return [line for line in lines(workdir) if "analysis/norm" in line]
-
-
 def expected(trained: Trained, dataset) -> dict[str, float]:
     """By dense eigenvalue problems, head by head."""
     found, times = {}, trained.times(None)
@@ -52,7 +48,7 @@ def expected(trained: Trained, dataset) -> dict[str, float]:
     }
 
 
-def test_analyses_are_written_and_come_again(tmp_path):
+def test_analyses_of_a_run_that_was_interrupted(tmp_path):
     dataset = prepare_words(tmp_path, seq_len=16)
     config = tiny_config(dataset, num_steps=4, checkpoint_every=2)
     config = dataclasses.replace(config, analysis_every=2)
@@ -62,14 +58,13 @@ def test_analyses_are_written_and_come_again(tmp_path):
         sample=None,
         analyse=make_analyse(config, dataset, mesh_of()),
     )
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert train(config, whole, dataset, judges, StopRequest()) == 0
-    assert [line["step"] for line in analyses(whole)] == [2, 4]
-    for line in analyses(whole):
-        run = run_directory.load(whole, mesh_of(), line.pop("step"))
+    workdir = tmp_path / "run"
+    assert train(config, workdir, dataset, judges, StopAfter(3)) == STOPPED
+    assert train(config, workdir, dataset, judges, StopRequest()) == 0
+    written = [line for line in lines(workdir) if "analysis/norm" in line]
+    assert [line["step"] for line in written] == [2, 4]
+    for line in written:
+        run = run_directory.load(workdir, mesh_of(), line.pop("step"))
         model = run.config.model
         trained = Trained("run", model, run.params, run.tokenizer, mesh_of())
         assert line == pytest.approx(expected(trained, dataset), rel=1e-4)
-    assert train(config, stopped, dataset, judges, StopAfter(3)) == STOPPED
-    assert train(config, stopped, dataset, judges, StopRequest()) == 0
-    assert lines(stopped) == lines(whole)
