@@ -50,7 +50,7 @@ def expected(trained: Trained, dataset) -> dict[str, float]:
 
 def test_analyses_of_a_run_that_was_interrupted(tmp_path):
     dataset = prepare_words(tmp_path, seq_len=16)
-    config = tiny_config(dataset, num_steps=4, checkpoint_every=2)
+    config = tiny_config(dataset, num_steps=4, checkpoint_every=2, keep_latest=3)
     config = dataclasses.replace(config, analysis_every=2)
     config = run_directory.fit(config, dataset)
     judges = Judges(
