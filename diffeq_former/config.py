@@ -154,6 +154,9 @@ class TrainingConfig:
     depth_steps_from: float = 0.0  # of num_steps: before this part nothing is drawn
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
     z_loss: float = 0.0  # weight of log(Z)^2
+    # Weights of what is added to the loss, and a metric also where they are 0.
+    transport_cost: float = 0.0  # of |dx/dt|^2 over depth, see models/transport.py
+    smoothness: float = 0.0  # of |dW/dt|^2 over depth, see training/smoothness.py
     max_bad_steps: int = 10  # in a row, not finite or spikes: training has diverged
     spike_factor: float = 0.0  # a loss above it times the usual is a spike; 0: none is
     rollbacks: int = 0  # times a diverged run goes back to a checkpoint; then it ends
@@ -196,6 +199,8 @@ class FinetuneConfig:
 @dataclasses.dataclass(frozen=True)
 class Config:
     seed: int = 0  # of the parameters, the order of the data and the dropout
+    # Of weights and states, see docs/analysis.md; from 5 on below 1 % of the time.
+    analysis_every: int = 0  # steps between analyses while training; 0: none
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

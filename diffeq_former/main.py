@@ -33,6 +33,7 @@ _stop = StopRequest()
 
 def main() -> int:
     from diffeq_former import compilation_cache
+    from diffeq_former.analysis.during_training import make_analyse
     from diffeq_former.config import resolve
     from diffeq_former.data import dataset as datasets
     from diffeq_former.errors import OutOfMemoryError, UserError
@@ -62,6 +63,7 @@ def main() -> int:
     judges = Judges(
         evaluate=make_evaluate(config, dataset, mesh),
         sample=make_sampler(config, mesh, dataset.tokenizer()) if samples else None,
+        analyse=make_analyse(config, dataset, mesh) if config.analysis_every else None,
     )
     try:
         return loop.train(

@@ -23,11 +23,14 @@ DECAY_MASKS = ("matrices", "embeddings", "all")
 def validate(config: Config) -> None:
     """Raises UserError with the reason if the settings do not fit together."""
     require(0 <= config.seed < 2**32, "seed", "in [0, 2**32)", config.seed)
+    every = config.analysis_every
+    require(every >= 0, "analysis_every", "0 (no analyses) or more", every)
     validate_model(config.model)
     _validate_data(config.data)
     _validate_optimizer(config.optimizer)
     _validate_training(config.training)
     _validate_depth(config)
+    _validate_smoothness(config)
     _validate_mesh(config.mesh)
     _validate_profile(config.profile, config.training.num_steps)
     _validate_finetune(config.finetune, config.model)
@@ -81,7 +84,7 @@ def _validate_training(c: TrainingConfig) -> None:
         require(value >= 1, f"training.{name}", "1 or more", value)
     rows = c.per_device_batch_size
     require(rows >= 0, "training.per_device_batch_size", "0 (all) or more", rows)
-    for name in ("keep_best", "sample_every", "rollbacks"):
+    for name in "keep_best sample_every rollbacks transport_cost smoothness".split():
         value = getattr(c, name)
         require(value >= 0, f"training.{name}", "0 or more", value)
     require(
@@ -115,6 +118,21 @@ def _validate_depth(config: Config) -> None:
         raise UserError(
             f"config.training.depth_steps: {given} are other depths than the one that a"
             " layer_table has; leave it empty, or use another model.weights"
+        )
+
+
+def _validate_smoothness(config: Config) -> None:
+    if not (weight := config.training.smoothness):
+        return
+    if config.model.generate_weights == "per_step":
+        raise UserError(
+            f"config.training.smoothness: {weight} is a weight of the table's motion,"
+            " and per_step makes no table; use 0, or model.generate_weights=tabulated"
+        )
+    if config.model.lora_rank:
+        raise UserError(
+            f"config.training.smoothness: {weight} would change the kernels, which"
+            " adapters leave as they are; use 0, or model.lora_rank=0"
         )
 
 

@@ -67,6 +67,23 @@ REFUSALS = [
     ({"optimizer.clip_norm": -1.0}, "config.optimizer.clip_norm: expected 0 or more"),
     ({"training.num_steps": 0}, "config.training.num_steps: expected 1 or more, got 0"),
     ({"training.rollbacks": -1}, "config.training.rollbacks: expected 0 or more, got"),
+    ({"analysis_every": -1}, "config.analysis_every: expected 0 (no analyses) or more"),
+    ({"training.transport_cost": -1.0}, "training.transport_cost: expected 0 or more"),
+    ({"training.smoothness": -0.1}, "config.training.smoothness: expected 0 or more"),
+    (
+        {"training.smoothness": 0.1, "model.generate_weights": "per_step"},
+        "config.training.smoothness: 0.1 is a weight of the table's motion, and per_s",
+    ),
+    (
+        {
+            "training.smoothness": 0.1,
+            "model.lora_rank": 2,
+            "model.weights": "layer_table",
+            "model.solver": "lie_trotter",
+            "finetune.base": "runs/small",
+        },
+        "config.training.smoothness: 0.1 would change the kernels, which adapters",
+    ),
     (
         {"training.spike_factor": 0.5},
         "spike_factor: expected 0 (no loss is a spike), or above 1, got 0.5",

@@ -30,7 +30,7 @@ def config(tmp_path_factory):
     )
     assert NUM_STEPS * config.training.batch_size > len(dataset.rows("train")), "epochs"
     model = dataclasses.replace(config.model, num_heads=2, vocab_size=258)
-    return dataclasses.replace(config, model=model)
+    return dataclasses.replace(config, model=model, analysis_every=4)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,10 @@ def lines(workdir) -> dict[int, dict]:
     for line in parsed:
         merged.setdefault(line["step"], {}).update(line)
     kept = ("loss", "validation/loss", "grad_norm", "update_norm", "tokens")
-    return {k: {n: x[n] for n in kept if n in x} for k, x in merged.items()}
+    return {
+        k: {n: v for n, v in x.items() if n in kept or n.startswith("analysis/")}
+        for k, x in merged.items()
+    }
 
 
 def last_params(workdir, config):

@@ -28,15 +28,27 @@ def products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
     Returns:
       `qk` and `ov`: with leading axes [T, N]; `ff`: with [T].
     """
-    exact = {name: np.asarray(w["kernel"], float) for name, w in _kernels(weights)}
-    q_TNDH, k_TNDH, v_TNDH = (_by_head(c, x) for x in _query_key_value(c, exact))
-    o_TNHD = exact["attention_out"]
     names = ("ff_in", "ff_out") if c.block == "gpt" else ("up", "down")
+    first, second = _exact(weights, names)
+    return attention_products(c, weights) | {"ff": (first, second)}
+
+
+def attention_products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
+    """Of `products`, those that need `attention_units` alone."""
+    *q_k_v, o_TNHD = _exact(weights, attention_units(c))
+    if c.block == "gpt":
+        q_k_v = np.moveaxis(q_k_v[0], 2, 0)
+    q_TNDH, k_TNDH, v_TNDH = (_by_head(c, x_TDKH) for x_TDKH in q_k_v)
     return {
         "qk": (q_TNDH * c.head_dim**-0.5, np.swapaxes(k_TNDH, -1, -2)),
         "ov": (v_TNDH, o_TNHD),
-        "ff": (exact[names[0]], exact[names[1]]),
     }
+
+
+def attention_units(c: ModelConfig) -> tuple[str, ...]:
+    """The linear maps of attention, the one at its end last."""
+    inner = ("qkv",) if c.block == "gpt" else ("query", "key", "value")
+    return (*inner, "attention_out")
 
 
 def eigenvalues(factors: Factors) -> np.ndarray:
@@ -70,15 +82,8 @@ def bands(values_TM: np.ndarray) -> np.ndarray:
     return np.percentile(values_TM.reshape(len(values_TM), -1), BANDS, axis=-1)
 
 
-def _kernels(weights: dict):
-    return ((name, unit) for name, unit in weights.items() if "kernel" in unit)
-
-
-def _query_key_value(c: ModelConfig, kernels: dict) -> tuple[np.ndarray, ...]:
-    """Each [T, D, heads, H]."""
-    if c.block == "gpt":
-        return tuple(np.moveaxis(kernels["qkv"], 2, 0))
-    return tuple(kernels[name] for name in ("query", "key", "value"))
+def _exact(weights: dict, names: tuple[str, ...]) -> list[np.ndarray]:
+    return [np.asarray(weights[name]["kernel"], float) for name in names]
 
 
 def _by_head(c: ModelConfig, kernel_TDKH: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from diffeq_former.models.remat import (
     GENERATED_WEIGHTS,
     named,
 )
+from diffeq_former.models.transport import COSTS, cost_of_step
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -73,8 +74,11 @@ class Step(nn.Module):
             dx_BLD = block.feed_forward(c, self._at(node, weights_S), x_BLD)
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
+        before_BLD = x_BLD
         x_BLD = SOLVERS[c.solver].step((attention, feed_forward), x_BLD, h)
         self.sow("intermediates", "state", x_BLD)
+        if self.train:
+            self.sow(COSTS, "transport", cost_of_step(c, before_BLD, x_BLD, length))
         return x_BLD, None
 
     def _weights(self, weights_or_times_S, parameters) -> dict:

@@ -26,7 +26,8 @@ class Transformer(nn.Module):
     `train` draws dropout from the rng "dropout". `cached` reads and writes the
     collection "cache" (pass `mutable=["cache"]`), and `positions_BL` says where the
     given tokens stand. The state after each step is sown as `depth/state` into
-    "intermediates".
+    "intermediates"; in training, its part of the transport cost as `depth/transport`
+    into "costs".
     """
 
     config: ModelConfig

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 
 from diffeq_former.config import Config
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.loss import cross_entropy_sums
+from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.partition import constrain_table, num_shares, rows_apart
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
-from diffeq_former.training import trainable
+from diffeq_former.training import smoothness, trainable
 from diffeq_former.training.bank_gradient import BankGradient
 from diffeq_former.training.banks import join as join_banks
 from diffeq_former.training.banks import split as split_banks
@@ -37,8 +38,10 @@ def loss_and_gradients(
 
     Returns:
       `loss`: mean -log p(target) in nats; `z_loss`: its weight times the mean squared
-      log normaliser; `tokens`: how many places; and the gradients of loss + z_loss,
-      of a bank as a BankGradient if the weights were tabulated.
+      log normaliser; `tokens`: how many places; `transport_cost`, see
+      models/transport.py; `smoothness`, see smoothness.py, if kernels that are trained
+      were tabulated; and the gradients of loss + z_loss + the weighted sum of the last
+      two, of a bank as a BankGradient if the weights were tabulated.
     """
     variables, frozen, pull_back = variables_and_way_back(config, params, grid)
 
@@ -61,8 +64,13 @@ def loss_and_gradients(
         "loss": sums["loss"] / tokens,
         "z_loss": config.training.z_loss * sums["log_z_squared"] / tokens,
         "tokens": tokens,
+        "transport_cost": sums["transport_cost"] / tokens,
     }
-    return losses, pull_back(jax.tree.map(lambda g: g / tokens, gradients))
+    gradients = jax.tree.map(lambda g: g / tokens, gradients)
+    if smoothness.is_known(table := variables.get("table", {})):
+        added = smoothness.add(config, table, grid, gradients["table"])
+        losses["smoothness"], gradients["table"] = added
+    return losses, pull_back(gradients)
 
 
 def variables_and_way_back(config: Config, params: dict, grid: Grid | None = None):
@@ -123,18 +131,24 @@ def _objective(
     model = Transformer(config.model, train=True)
     joined = trainable.join(variables, frozen)
     bound = {"params": params | joined["params"]}
-    x_BLD = model.apply(
+    x_BLD, sown = model.apply(
         bound,
         batch_BL["inputs"],
         table=joined.get("table"),
         grid=grid,
         method="hidden",
         rngs={"dropout": key},
+        mutable=[COSTS],
     )
     unembedding_DV = model.apply(bound, method="unembedding")
-    chunk = config.training.loss_chunk
-    sums = cross_entropy_sums(x_BLD, unembedding_DV, batch_BL["targets"], chunk)
-    return sums["loss"] + config.training.z_loss * sums["log_z_squared"], sums
+    c, targets_BL = config.training, batch_BL["targets"]
+    sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, c.loss_chunk)
+    cost_BL = jnp.where(targets_BL != NO_TARGET, cost(sown), 0.0)
+    sums["transport_cost"] = cost_BL.sum()
+    objective = sums["loss"] + c.z_loss * sums["log_z_squared"]
+    if c.transport_cost:
+        objective += c.transport_cost * sums["transport_cost"]
+    return objective, sums
 
 
 def _sum_over_shares(function, batches_MBL: dict, key):

@@ -1,8 +1,7 @@
-"""The loop: when to step, report, evaluate, sample, save and stop."""
+"""The loop: when to step, report, judge, save and stop."""
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from diffeq_former.training.divergence import Diverged
 from diffeq_former.training.faults import told
 from diffeq_former.training.introduction import described
 from diffeq_former.training.judges import Judges
+from diffeq_former.training.judging import Judging, is_due
 from diffeq_former.training.lock import locked
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
@@ -88,24 +88,25 @@ class _Loop:
             return stack.enter_context(contextlib.closing(resource))
 
         self._config, self._c, self._workdir = config, config.training, workdir
-        self._judges, self._stop, self._mesh = judges, stop, mesh
-        self._first_state = first_state
+        self._stop, self._mesh, self._first_state = stop, mesh, first_state
         self._dataset, self._should_stop = dataset, AnyProcess(mesh, stop)
-        self._primary, self._figures = is_primary(), None
+        primary = is_primary()
         self._next_step = make_train_steps(config, mesh)
         self._directory = workdir / run_directory.CHECKPOINTS
         damaged = self._restore()
         self._batches = self._open_batches()
         stack.callback(lambda: self._batches.close())
         # The input is checked: from here on the folder changes.
-        if self._primary:
+        if primary:
             run_directory.write(workdir, config, dataset)
         run_directory.check_same_everywhere(workdir, config, dataset)
         self._writer = closing(
-            MetricsWriter(workdir, self._step, self._rollbacks, to_disk=self._primary)
+            MetricsWriter(workdir, self._step, self._rollbacks, to_disk=primary)
         )
-        self._progress = closing(
-            Progress(self._c.num_steps, self._step, shown=self._primary)
+        self._progress = closing(Progress(self._c.num_steps, self._step, shown=primary))
+        answers = (self._writer, self._progress)
+        self._judging = Judging(
+            config, workdir, judges, *answers, self._should_stop, primary
         )
         self._set_aside(damaged)
         self._checkpoints = closing(
@@ -139,7 +140,10 @@ class _Loop:
                     raise
                 break
             if self._is_due(
-                self._c.eval_every, self._c.sample_every, self._c.checkpoint_every
+                self._c.eval_every,
+                self._c.sample_every,
+                self._c.checkpoint_every,
+                self._config.analysis_every,
             ):
                 with self._meter.pause():
                     self._stand_still()
@@ -224,7 +228,7 @@ class _Loop:
         self._metrics = None
 
     def _stand_still(self) -> None:
-        """What needs the state as it is: evaluation, a sample, a checkpoint."""
+        """What needs the state as it is: the judges, a checkpoint."""
         self._report()
         loss = self._judge()
         judged = loss is not None and self._c.keep_best > 0
@@ -235,23 +239,8 @@ class _Loop:
 
     def _judge(self) -> float | None:
         """The validation loss, if it is due and nothing stopped the evaluation."""
-        params, figures = self._state.params, None
-        if self._is_due(self._c.eval_every):
-            figures = self._judges.evaluate(params, should_stop=self._should_stop)
-            self._complete = figures is not None
-        if self._complete and self._is_due(self._c.sample_every):
-            text = self._judges.sample(params)
-            self._writer.text(self._step, "sample", text)
-            if self._primary:
-                run_directory.write_sample(self._workdir, self._step, text)
-        if figures is None:
-            return None
-        self._writer.scalars(
-            self._step, {f"validation/{name}": x for name, x in figures.items()}
-        )
-        self._progress.say(f"step {self._step}: validation loss {figures['loss']:.4f}")
-        self._figures = figures
-        return figures["loss"]
+        self._complete, loss = self._judging(self._step, self._state.params)
+        return loss
 
     def _save(self, validation_loss: float | None = None) -> None:
         self._writer.flush()
@@ -272,15 +261,11 @@ class _Loop:
     def _end(self) -> int:
         self._checkpoints.wait()
         self._progress.say(f"{self._workdir}: step {self._step}, the last, is done")
-        if self._figures and self._primary:
-            figures = {"split": "validation", "step": self._step, **self._figures}
-            print(json.dumps(figures), flush=True)
+        self._judging.print_last()
         return OK
 
     def _is_due(self, *intervals: int) -> bool:
-        """Whether one of them (0: never) ends at this step. All end with the run."""
-        last = self._step == self._c.num_steps
-        return any(n and (last or self._step % n == 0) for n in intervals)
+        return is_due(self._c, self._step, *intervals)
 
     def _set_aside(self, damaged: list[Damaged]) -> None:
         for one in damaged:

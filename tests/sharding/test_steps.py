@@ -41,6 +41,8 @@ def config_of(block: str, weights: str, at_once: int = 0, chunk: int = 4) -> Con
             per_device_batch_size=at_once,
             loss_chunk=chunk,
             depth_grid=GRID_OF[weights],
+            transport_cost=0.1,
+            smoothness=0.1,
         ),
     )
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from accumulation import accumulated, assert_near, batch_of, micro_batches
 from cases import TINY, in_two_lots, params_of
 
 from diffeq_former.config import Config, TrainingConfig
@@ -15,7 +16,6 @@ from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import draw
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.products import dot_flops
-from diffeq_former.training.bank_gradient import as_array, is_gradient
 from diffeq_former.training.gradients import loss_and_gradients
 
 Z_LOSS = 0.01
@@ -27,31 +27,6 @@ def config_of(**model) -> Config:
     return Config(model=dataclasses.replace(TINY, **model), training=training)
 
 
-def batch_of(num_rows: int, seed: int = 0) -> dict:
-    """Rows with different numbers of targets."""
-    random = np.random.default_rng(seed)
-    tokens = random.integers(0, TINY.vocab_size, (num_rows, TINY.max_len + 1))
-    targets = tokens[:, 1:].copy()
-    for row, missing in enumerate(random.integers(0, TINY.max_len, num_rows)):
-        targets[row, :missing] = -1
-    return {"inputs": tokens[:, :-1], "targets": targets}
-
-
-def micro_batches(batch: dict, M: int) -> dict:
-    return {k: jnp.asarray(x.reshape(M, -1, x.shape[1])) for k, x in batch.items()}
-
-
-def accumulated(config: Config, params, batch: dict, M: int, grid=None):
-    def function(params, batches):
-        losses, gradients = loss_and_gradients(
-            config, params, batches, jax.random.key(0), grid
-        )
-        whole = jax.tree.map(as_array, gradients, is_leaf=is_gradient)
-        return losses, whole
-
-    return jax.jit(function)(params, micro_batches(batch, M))
-
-
 def plain_loss(config: Config, params, batch: dict, grid=None):
     model = Transformer(config.model)
     logits = model.apply({"params": params}, batch["inputs"], grid=grid)
@@ -60,20 +35,6 @@ def plain_loss(config: Config, params, batch: dict, grid=None):
     one_hot = jax.nn.one_hot(batch["targets"], logits.shape[-1])
     losses = log_z - (logits * one_hot).sum(-1) + Z_LOSS * log_z**2
     return (losses * has_target).sum() / has_target.sum()
-
-
-def assert_near(found, expected, tolerance: float):
-    """Differs by `tolerance` of the whole norm, and no array by 10 times that."""
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    difference = jax.tree.map(jnp.subtract, found, expected)
-    assert optax.tree.norm(difference) <= tolerance * optax.tree.norm(expected)
-    for (path, x), d in zip(
-        jax.tree_util.tree_leaves_with_path(expected),
-        jax.tree.leaves(difference),
-        strict=True,
-    ):
-        error, size = jnp.linalg.norm(d.ravel()), jnp.linalg.norm(x.ravel())
-        assert error <= 10 * tolerance * size, path
 
 
 CASES = [

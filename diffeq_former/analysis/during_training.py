@@ -1,0 +1,118 @@
+"""A few figures of spectra and of a trajectory, cheap enough to follow in training.
+
+B batch, L length, D model, T grid steps, P places in depth.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from diffeq_former.analysis.spectra import (
+    attention_products,
+    attention_units,
+    eigenvalues,
+    positive_share,
+)
+from diffeq_former.analysis.trajectory import describe
+from diffeq_former.config import Config, ModelConfig
+from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.pipeline import validation_batches
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.sharding.mesh import num_row_shares, on_mesh, replicated
+
+PLACES = ("first", "middle", "last")  # steps of depth
+
+
+def make_analyse(
+    config: Config, dataset: Dataset, mesh: Mesh
+) -> Callable[[dict], dict[str, float]]:
+    """`analyse(params)`: figures of the model on the first sequence of validation.
+
+    In float32, on the mesh, over the model's own number of steps; what is sent to the
+    host are attention's kernels at three steps, and the sequence's states.
+
+    Returns:
+      A function of parameters to figures, all processes together: of `qk` and `ov`, the
+      share of positive real parts and the largest magnitude, medians over heads, at the
+      first, middle and last step; of the trajectory, means over tokens and time of
+      `norm`, `speed` and `angle`, the `effective_rank` at the end, and
+      `cost_over_least`, see trajectory.py. Empty if a weight or a state is not finite.
+    """
+    c = dataclasses.replace(
+        config.model.for_inference(), dtype="float32", attention_implementation="xla"
+    )
+    [tokens_L] = next(validation_batches(dataset, batch_size=1))["inputs"]
+    # Each share of the rows computes the same.
+    tokens_BL = np.tile(tokens_L, (num_row_shares(mesh), 1))
+    look = jax.jit(
+        lambda params: _states_and_weights(c, params, tokens_BL),
+        out_shardings=replicated(mesh),
+    )
+    look = on_mesh(mesh, look)
+
+    def analyse(params: dict) -> dict[str, float]:
+        states_TLD, weights_P = jax.device_get(look(params))
+        if not all(
+            np.isfinite(x).all() for x in jax.tree.leaves((states_TLD, weights_P))
+        ):
+            return {}
+        return _of_weights(c, weights_P) | _of_states(states_TLD, c.interval)
+
+    return analyse
+
+
+def _states_and_weights(c: ModelConfig, params: dict, tokens_BL) -> tuple:
+    """The first row's T + 1 states, and attention's units at three steps."""
+    model, variables = Transformer(c), {"params": params}
+    table = model.apply(variables, method="tabulate")
+    positions_BL = jnp.broadcast_to(
+        jnp.arange(tokens_BL.shape[1])[None], tokens_BL.shape
+    )
+    first_BLD = model.apply(
+        variables, method=lambda module: module.embedding(tokens_BL, positions_BL)
+    )
+    _, sown = model.apply(
+        variables, tokens_BL, table=table, method="hidden", mutable=["intermediates"]
+    )
+    [after_TBLD] = sown["intermediates"]["depth"]["state"]
+    states_TLD = jnp.concatenate([first_BLD[None, 0], after_TBLD[:, 0]])
+    rows = np.array([0, c.num_layers // 2, c.num_layers - 1])
+    weights_P = {
+        name: {"kernel": table[name]["kernel"][rows, -1]} for name in attention_units(c)
+    }
+    return states_TLD, weights_P
+
+
+def _of_weights(c: ModelConfig, weights_P: dict) -> dict[str, float]:
+    figures = {}
+    for name, factors in attention_products(c, weights_P).items():
+        found = eigenvalues(factors)
+        for figure, of_heads in (
+            ("positive_share", positive_share(found)),
+            ("largest_eigenvalue", np.abs(found).max(-1)),
+        ):
+            medians_P = np.median(of_heads, axis=-1)
+            for place, median in zip(PLACES, medians_P, strict=True):
+                figures[f"{name}_{figure}/{place}"] = float(median)
+    return figures
+
+
+def _of_states(states_TLD: np.ndarray, interval: float) -> dict[str, float]:
+    found = describe(states_TLD, interval)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess_L = found["cost"] / found["least_cost"]
+    return {
+        **{name: _mean(found[name]) for name in ("norm", "speed", "angle")},
+        "effective_rank": float(found["effective_rank"][-1]),
+        "cost_over_least": _mean(excess_L),
+    }
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of those that are finite; NaN if none is, as angles of a single step."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")
