@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.stabilisers import after_term
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -63,7 +64,8 @@ def step(c: ModelConfig, weights_S: dict, x_LD: jax.Array, field: str = "whole")
         dx_LD = block.feed_forward(c, _at(node, weights_S), x_LD[None])[0]
         return dx_LD if field == "whole" else jax.lax.stop_gradient(dx_LD)
 
-    return SOLVERS[c.solver].step((attention, feed_forward), x_LD, c.step_size)
+    terms, stabilised = (attention, feed_forward), after_term(c, block.norm, weights_S)
+    return SOLVERS[c.solver].step(terms, x_LD, c.step_size, **stabilised)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -23,6 +23,7 @@ from diffeq_former.models.remat import (
     GENERATED_WEIGHTS,
     named,
 )
+from diffeq_former.models.stabilisers import after_term
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -73,7 +74,10 @@ class Step(nn.Module):
             dx_BLD = block.feed_forward(c, self._at(node, weights_S), x_BLD)
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
-        x_BLD = SOLVERS[c.solver].step((attention, feed_forward), x_BLD, h)
+        stabilised = after_term(c, block.norm, weights_S)
+        x_BLD = SOLVERS[c.solver].step(
+            (attention, feed_forward), x_BLD, h, **stabilised
+        )
         self.sow("intermediates", "state", x_BLD)
         return x_BLD, None
 
