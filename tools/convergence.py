@@ -52,8 +52,8 @@ def main() -> None:
         )
     if own.model.stabilisers.residual != 1 or own.model.stabilisers.norm == POST:
         raise UserError(
-            f"{_WORKDIR.value} has {own.model.stabilisers}, with which its steps near no"
-            " flow; use a run with residual 1, and norm pre or none"
+            f"{_WORKDIR.value} has {own.model.stabilisers}, with which its steps near"
+            " no flow; use a run with residual 1, and norm pre or none"
         )
     mesh = make_mesh(mesh_flags.mesh_from_flags(own))
     run = run_directory.load(_WORKDIR.value, mesh)

@@ -54,18 +54,24 @@ def step(c: ModelConfig, weights_S: dict, x_LD: jax.Array, field: str = "whole")
       field: `whole`, or `attention`: the same step, of which a derivative sees only
         what attention changes.
     """
-    block, positions_BL = BLOCKS[c.block], jnp.arange(x_LD.shape[0])[None]
+    both = terms(c, weights_S, field)
+    stabilised = after_term(c, BLOCKS[c.block].norm, weights_S)
+    return SOLVERS[c.solver].step(both, x_LD, c.step_size, **stabilised)
+
+
+def terms(c: ModelConfig, weights_S: dict, field: str = "whole") -> tuple:
+    """The field's two terms within a step, attention and feed-forward; see `step`."""
+    block = BLOCKS[c.block]
 
     def attention(node: int, x_LD):
-        weights = _at(node, weights_S)
+        weights, positions_BL = _at(node, weights_S), jnp.arange(x_LD.shape[0])[None]
         return block.attention(c, weights, x_LD[None], positions_BL, attend)[0]
 
     def feed_forward(node: int, x_LD):
         dx_LD = block.feed_forward(c, _at(node, weights_S), x_LD[None])[0]
         return dx_LD if field == "whole" else jax.lax.stop_gradient(dx_LD)
 
-    terms, stabilised = (attention, feed_forward), after_term(c, block.norm, weights_S)
-    return SOLVERS[c.solver].step(terms, x_LD, c.step_size, **stabilised)
+    return attention, feed_forward
 
 
 @functools.partial(jax.jit, static_argnums=0)

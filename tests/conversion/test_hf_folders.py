@@ -110,9 +110,7 @@ def test_what_bfloat16_rounds_is_said(tmp_path):
 def test_other_stabilisers_have_no_form_there():
     for changes in ({"norm": "none"}, {"residual": 0.5}):
         model = ModelConfig(weights="layer_table", stabilisers=Stabilisers(**changes))
-        with pytest.raises(
-            UserError, match="model.stabilisers.residual .* has no Hugg"
-        ):
+        with pytest.raises(UserError, match="stabilisers.residual .* has no Hugg"):
             of_model(model)
 
 

@@ -37,7 +37,7 @@ def test_refuses(refused, trained, tmp_path):
     flags = (f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'orders.png'}")
     for changes, words in (
         ({"weights": "layer_table"}, "is a layer_table, which is no flow"),
-        ({"stabilisers": Stabilisers(0.5)}, "with which its steps near no flow"),
+        ({"stabilisers": Stabilisers(0.5)}, "near no flow; use a run with residual 1"),
     ):
         model = dataclasses.replace(config.model, **changes)
         changed = dataclasses.asdict(dataclasses.replace(config, model=model))
