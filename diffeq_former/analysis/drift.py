@@ -7,6 +7,8 @@ import numpy as np
 
 from diffeq_former.analysis.trajectory import effective_rank
 
+_ROUNDED = 8 * np.finfo(np.float32).eps
+
 
 def describe(states_TND: np.ndarray) -> dict[str, np.ndarray]:
     """Figures of T + 1 states, the first and the last of depth; NaN if not finite.
@@ -60,11 +62,11 @@ def _directions(x_ND: np.ndarray) -> np.ndarray:
 def _centred(x_ND: np.ndarray) -> np.ndarray:
     """Without the mean, and with the largest entry 1: no square leaves the floats.
 
-    What is below rounding of float32 beside the mean is no difference of tokens.
+    What float32 may have rounded beside the mean is no difference of tokens.
     """
     centred = x_ND - x_ND.mean(0)
     largest = np.abs(centred).max()
-    if largest <= np.finfo(np.float32).eps * np.abs(x_ND).max():
+    if largest <= _ROUNDED * np.abs(x_ND).max():
         return 0 * centred
     return centred / largest
 

@@ -14,15 +14,15 @@ from diffeq_former.models.loss import NO_TARGET
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def measure(c: ModelConfig, ends: dict, table: dict, inputs_BL, targets_BL):
+def measure(c: ModelConfig, ends: dict, table: dict, first_BLD, targets_BL):
     """A batch's loss, its states, and the gradients of the loss by them.
 
     Args:
       c: the model.
       ends: its parameters at both ends of depth.
       table: its weights, units with leading axes [T, S].
-      inputs_BL: token ids.
-      targets_BL: the next ones; NO_TARGET: none.
+      first_BLD: the states before the first step, see `embed`.
+      targets_BL: the ids of the next tokens; NO_TARGET: none.
 
     Returns:
       the mean loss in nats, the states [T + 1, B, L, D] before the first step and
@@ -40,11 +40,16 @@ def measure(c: ModelConfig, ends: dict, table: dict, inputs_BL, targets_BL):
         states_TBLD = jnp.concatenate([first_BLD[None], after_TBLD])
         return _loss(c, ends, x_BLD, targets_BL), states_TBLD
 
-    first_BLD = jax.vmap(lambda ids_L: depth.embed(c, ends, ids_L))(inputs_BL)
     moves_TBLD = jnp.zeros((c.num_layers + 1, *first_BLD.shape), first_BLD.dtype)
     of_loss = jax.value_and_grad(loss_and_states, has_aux=True)
     (loss, states_TBLD), gradients_TBLD = of_loss(moves_TBLD)
     return loss, states_TBLD, jnp.sqrt(jnp.square(gradients_TBLD).sum((1, 2, 3)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def embed(c: ModelConfig, ends: dict, ids_BL) -> jax.Array:
+    """The states of a batch before the first step, [B, L, D]."""
+    return jax.vmap(lambda ids_L: depth.embed(c, ends, ids_L))(ids_BL)
 
 
 def _loss(c: ModelConfig, ends: dict, x_BLD, targets_BL) -> jax.Array:

@@ -85,7 +85,7 @@ def _shared(config: Config) -> Config:
 def _programs(config: Config, mesh: Mesh):
     """The project's own first state and step, with seed and rate as arguments."""
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=states.QUICK_COMPILATION)
     def create(seed):
         params = states.first_params(dataclasses.replace(config, seed=seed))
         return states.with_params(config, mesh, params)
@@ -113,8 +113,9 @@ def _look(config: Config, batch: dict, params: dict) -> dict:
     c = config.model
     ends = {name: value for name, value in params.items() if name != "weights"}
     table = _table(c, params)
+    first_BLD = sensitivity.embed(c, ends, batch["inputs"])
     loss, states_TBLD, gradient_norms_T = sensitivity.measure(
-        c, ends, table, batch["inputs"], batch["targets"]
+        c, ends, table, first_BLD, batch["targets"]
     )
     length = min(PERTURBED, c.max_len)
     along = (c, table, states_TBLD[:, 0, :length], length, "whole", 1)
