@@ -8,11 +8,11 @@ tools/analyze.py stabilisers --data=data/stdlib --output=runs/stabilisers
 Kinds: spectra (eigenvalues of the weights over depth; --num_times, --beside),
 lyapunov (which tokens a prediction is sensitive to, and how fast perturbations grow;
 --num_exponents), attention (maps), entropy (of the logit lens), trajectory (of the
-states through depth): these four of a --text or of a --file's lines; clustering (tokens
-that move by attention alone; --num_seeds, --num_times). And stabilisers (what becomes
-of models without residual connections or norms, or in shorter steps), which trains on
---data, --num_steps each, the grid of --residuals, --norms, --steps, --depths,
---learning_rates and --num_seeds.
+states through depth), pde (with diffusion along the sequence): these five of a --text
+or of a --file's lines; clustering (tokens that move by attention alone; --num_seeds,
+--num_times). And stabilisers (what becomes of models without residual connections or
+norms, or in shorter steps), which trains on --data, --num_steps each, the grid of
+--residuals, --norms, --steps, --depths, --learning_rates and --num_seeds.
 
 --output is a new folder, whose index.html holds all pictures; of stabilisers it gets a
 file for each run, so that the same command goes on where it ended, and a folder report.

@@ -20,6 +20,7 @@ def describe(states_TND: np.ndarray) -> dict[str, np.ndarray]:
       `norm` [T + 1]: the root mean square of |x| over tokens.
     """
     x = np.asarray(states_TND, float)
+    x = np.where(np.isfinite(x).all((1, 2), keepdims=True), x, np.nan)
     first, after = x[:1].repeat(len(x), 0), x[1:]
     pairs = {"step": (x[:-1], after), "input": (first, x)}
     figures = {}
@@ -45,9 +46,9 @@ def linear_cka(a_ND: np.ndarray, b_ND: np.ndarray) -> float:
     norms. 1 if B is A turned, scaled and shifted; 0 if no direction of one is
     correlated with any of the other, and if all tokens of one are the same.
     """
-    a, b = (_centred(x) for x in (a_ND, b_ND))
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+    if not (np.isfinite(a_ND).all() and np.isfinite(b_ND).all()):
         return float("nan")
+    a, b = (_centred(x) for x in (a_ND, b_ND))
     if not (a.any() and b.any()):
         return 0.0
     size = np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b)

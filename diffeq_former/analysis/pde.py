@@ -65,7 +65,6 @@ def check_stable(diffusion: float, step_size: float) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3, 4))
 def states(
     c: ModelConfig,
     table: dict,
@@ -86,7 +85,11 @@ def states(
       UserError: for diffusion that the model's steps cannot follow.
     """
     check_stable(diffusion, c.step_size)
+    return _states(c, stencil, table, x_LD, diffusion)
 
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _states(c: ModelConfig, stencil: str, table: dict, x_LD, diffusion) -> jax.Array:
     def body(x_LD, weights_S):
         attention, feed_forward = depth.terms(c, weights_S)
         both = (_and_diffusion(attention, diffusion, stencil), feed_forward)
