@@ -76,14 +76,12 @@ def test_the_causal_stencil_spreads_an_impulse_as_a_poisson_process(x64):
 @every_solver
 @every_stencil
 def test_at_the_limit_no_step_makes_new_extremes(x64, solver, stencil):
-    x_LD = jnp.asarray(np.random.default_rng(1).choice([-1.0, 1.0], (30, 8)))
-    for num_steps in (1, 2, 5):
-        diffusion = pde.LIMIT * num_steps
-        found = pde.heat(x_LD, diffusion, 1.0, num_steps, solver, stencil)
-        assert float(jnp.abs(found).max()) <= 1 + 1e-12
-    constant_LD = jnp.full((30, 8), 3.0)
-    found = pde.heat(constant_LD, 0.5, 1.0, 1, solver, stencil)
-    np.testing.assert_allclose(found, constant_LD, rtol=1e-12)
+    """And one that is everywhere the same, in the last column, stays."""
+    x_LD = np.random.default_rng(1).choice([-1.0, 1.0], (30, 8))
+    x_LD[:, -1] = 1.0
+    found = pde.heat(jnp.asarray(x_LD), 2 * pde.LIMIT, 1.0, 2, solver, stencil)
+    assert float(jnp.abs(found).max()) <= 1 + 1e-12
+    np.testing.assert_allclose(found[:, -1], 1, rtol=1e-12)
 
 
 def test_the_one_sided_second_difference_grows(x64):

@@ -10,7 +10,9 @@ from cases import mesh_of
 from prepared import prepare_words
 
 from diffeq_former.data.pipeline import train_batches
+from diffeq_former.errors import UserError
 from diffeq_former.stability import grid, run
+from diffeq_former.stability.study import stabilisers
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
@@ -87,3 +89,24 @@ def test_models_are_what_their_cells_say(dataset):
         norms = {"norm_1", "norm_2"} & state.parameter_shapes(c.model)["weights"].keys()
         assert bool(norms) == (cell.norm != "none")
     assert jax.tree.leaves(state.parameter_shapes(c.model))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"depths": ["4", "four"]}, "--depths=4,four: expected different numbers, sep"),
+        ({"depths": ["0"]}, "--depths=0: expected different numbers"),
+        ({"residuals": ["1", "1"]}, "--residuals=1,1: expected different numbers"),
+        ({"residuals": ["2"]}, "config.model.stabilisers.residual: expected in .0, 1."),
+        ({"learning_rates": [""]}, "--learning_rates=: expected different numbers"),
+        ({"steps": ["2"]}, "--steps=2: expected some of 1, 1/L, separated by commas"),
+        ({"data": "nowhere"}, "no prepared dataset at nowhere"),
+        ({"norms": ["none"]}, "is no study of stabilisers: name another --output"),
+    ],
+    ids=str,
+)
+def test_refuses(dataset, tmp_path, options, message):
+    (tmp_path / "kept").write_text("")
+    with pytest.raises(UserError, match=message):
+        stabilisers(tmp_path, **({"data": str(dataset.path)} | options))
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
