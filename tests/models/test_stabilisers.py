@@ -38,7 +38,7 @@ POST, NONE, HALF = Stabilisers(norm="post"), Stabilisers(norm="none"), Stabilise
         ),
         (
             {"stabilisers": NONE, "block": "llama", "chain_norms": True},
-            "chain_norms: it chains the norms of the terms' inputs, of which model.stab",
+            "chain_norms: it chains the norms of the terms' inputs, of which model",
         ),
     ],
     ids=str,
