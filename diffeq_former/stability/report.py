@@ -94,7 +94,9 @@ def _markdown(rows: list[dict]) -> str:
 
 
 def _cell(value) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value or "")
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _ratio(look: dict) -> float | None:
@@ -110,23 +112,24 @@ def _groups(runs: list[dict], axes: tuple[str, ...]) -> dict[tuple, list[dict]]:
     return groups
 
 
-def _panels(path: Path, runs: list[dict], draw: Callable, height: float = 3) -> None:
-    """A panel for each residual connection (across) and each norm and step (down)."""
-    by_panel = _groups(runs, ("norm", "step", "residual"))
-    down = list(dict.fromkeys(key[:2] for key in by_panel))
-    across = list(dict.fromkeys(key[2] for key in by_panel))
+def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
+    """A panel for each norm (down), and each residual connection and step (across)."""
+    by_panel = _groups(runs, ("norm", "residual", "step"))
+    down = list(dict.fromkeys(key[0] for key in by_panel))
+    across = list(dict.fromkeys(key[1:] for key in by_panel))
     shape = {"nrows": len(down), "ncols": len(across), "squeeze": False}
-    size = (3.4 * len(across) + 1, height * len(down))
+    size = (3.2 * len(across) + 1, 3 * len(down))
     with pictures.drawn(path, size, sharex=True, sharey="row", **shape) as grid:
-        for (i, rows), (j, residual) in itertools.product(
+        for (i, norm), (j, rest) in itertools.product(
             enumerate(down), enumerate(across)
         ):
-            axes, found = grid[i, j], by_panel.get((*rows, residual))
+            axes, found = grid[i, j], by_panel.get((norm, *rest))
             if not found:
                 axes.set_axis_off()
                 continue
             draw(axes, found)
-            norm, step = rows
+            axes.label_outer()
+            residual, step = rest
             title = f"residual {residual:g}, norm {norm}, step {step}"
             axes.set_title(title, fontsize=9)
             axes.grid(alpha=0.3)
