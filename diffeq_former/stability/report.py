@@ -161,7 +161,9 @@ def _draw_gradients(path: Path, runs: list[dict]) -> None:
             for when, colour in (("start", "0.6"), ("end", "black")):
                 norms = [r[when]["gradient_norms"] for r in found if _is_of(r, key)]
                 label = f"{key['depth']} layers, {when} of training"
-                _plot_over_depth(axes, norms, style, color=colour, label=label)
+                _plot_over_depth(
+                    axes, key["depth"], norms, style, color=colour, label=label
+                )
         axes.set(xlabel="share of depth", ylabel="|d loss / d state|", yscale="log")
 
     _panels(path, runs, draw)
@@ -169,9 +171,9 @@ def _draw_gradients(path: Path, runs: list[dict]) -> None:
 
 _DRIFT = {
     "cka_input": "CKA with the input",
-    "cka_step": "CKA with the next state",
+    "cka_step": "CKA with the state before",
     "cosine_input": "cosine to the input",
-    "cosine_step": "cosine to the next state",
+    "cosine_step": "cosine to the state before",
     "effective_rank": "effective rank of the states",
 }
 
@@ -191,7 +193,9 @@ def _draw_drift(path: Path, runs: list[dict]) -> None:
             for key, style in _styles(of_norm, ("residual",)):
                 values = [r["end"][name] for r in of_norm if _is_of(r, key)]
                 label = f"residual {key['residual']:g}"
-                _plot_over_depth(axes, values, style, color="black", label=label)
+                _plot_over_depth(
+                    axes, deepest, values, style, color="black", label=label
+                )
             axes.set(ylabel=words if j == 0 else "")
             axes.grid(alpha=0.3)
             if i == 0:
@@ -201,12 +205,12 @@ def _draw_drift(path: Path, runs: list[dict]) -> None:
                 axes.set_xlabel("share of depth")
 
 
-def _plot_over_depth(axes, values: list, style: str, **options) -> None:
+def _plot_over_depth(axes, depth: int, values: list, style: str, **options) -> None:
     """The median of those that are finite, in the band of their range."""
     values = np.array([v for v in values if np.isfinite(v).all()], float)
     if not len(values):
         return
-    share = np.linspace(0, 1, values.shape[1])
+    share = np.linspace(0, 1, depth + 1)[-values.shape[1] :]  # of steps, their ends
     axes.plot(share, np.median(values, 0), style, ms=4, lw=0.8, **options)
     axes.fill_between(share, values.min(0), values.max(0), color="0.5", alpha=0.2)
 
