@@ -14,6 +14,14 @@ from diffeq_former.settings import build
 
 
 @dataclasses.dataclass(frozen=True)
+class Stabilisers:
+    """What keeps the state bounded beside the field, see models/stabilisers.py."""
+
+    residual: float = 1.0  # x <- residual * x + step * term: 1 on, 0 off
+    norm: str = "pre"  # of each term's input; post: of the state after it; none
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """What is computed. Zero means "derived", see the property of the same idea."""
 
@@ -29,6 +37,7 @@ class ModelConfig:
     max_len: int = 1024  # longest sequence, in tokens
     tied_head: bool = False  # llama: the head is the token embedding, as gpt's always
     horizon: float = 0.0  # length of the depth interval; 0: see `interval`
+    stabilisers: Stabilisers = Stabilisers()  # norms of terms, residual connections
     # The hypernetwork (paper, eq. 6 and appendices A and D.2).
     time_embed_dim: int = 96  # E: width of u(t), rank of the weights' motion in depth
     num_frequencies: int = 128  # S: sinusoids; features(t) has 2S + 1 entries

@@ -34,7 +34,7 @@ def build(cls: type, values: dict, path: str):
 
 def differences(old, new) -> list[str]:
     """Lines `section.field: old -> new`, for the fields that differ."""
-    before, after = _flatten(old), _flatten(new)
+    before, after = (flatten(dataclasses.asdict(one)) for one in (old, new))
     return [
         f"{k}: {before[k]!r} -> {after[k]!r}" for k in after if before[k] != after[k]
     ]
@@ -42,7 +42,17 @@ def differences(old, new) -> list[str]:
 
 def keys(settings) -> list[str]:
     """The names of all settings, and of the sections."""
-    return [*_flatten(settings), *(f.name for f in dataclasses.fields(settings))]
+    sections = (f.name for f in dataclasses.fields(settings))
+    return [*flatten(dataclasses.asdict(settings)), *sections]
+
+
+def flatten(values: dict, within: str = "") -> dict:
+    """Nested dicts as one, whose names are `section.field`."""
+    flat = {}
+    for key, value in values.items():
+        name = within + key
+        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _checked(kind: type, value: object, name: str):
@@ -53,13 +63,3 @@ def _checked(kind: type, value: object, name: str):
             f"{name}: expected {kind.__name__}, got {value!r} ({type(value).__name__})"
         )
     return value
-
-
-def _flatten(settings) -> dict:
-    flat = {}
-    for name, value in dataclasses.asdict(settings).items():
-        nested = isinstance(value, dict)
-        flat |= (
-            {f"{name}.{k}": v for k, v in value.items()} if nested else {name: value}
-        )
-    return flat

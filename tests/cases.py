@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from diffeq_former.config import MeshConfig, ModelConfig
+from diffeq_former.config import MeshConfig, ModelConfig, Stabilisers
 from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
@@ -90,6 +90,24 @@ def _allowed(combinations, fixed: dict) -> list[ModelConfig]:
     return list(configs)
 
 
+def stabilised() -> list[ModelConfig]:
+    """Every norm and residual connection other than the usual ones, and every source.
+
+    Post-norm goes with one solver only.
+    """
+    chosen = (
+        ("gpt", "layer_table", "lie_trotter", Stabilisers(1.0, "post")),
+        ("llama", "hypernetwork", "lie_trotter", Stabilisers(0.5, "post")),
+        ("gpt", "hypernetwork", "euler", Stabilisers(0.0, "none")),
+        ("llama", "shared", "lie_trotter", Stabilisers(1.0, "none")),
+        ("gpt", "layer_table", "lie_trotter", Stabilisers(0.0, "pre")),
+        ("llama", "layer_table", "euler", Stabilisers(0.5, "pre")),
+    )
+    names = ("block", "weights", "solver", "stabilisers")
+    given = (dict(zip(names, values, strict=True)) for values in chosen)
+    return [dataclasses.replace(TINY, **fields) for fields in given]
+
+
 def in_two_lots(cases, is_quick) -> list:
     """Parameters of a test, of which those that are not quick are left out at first."""
     return [
@@ -107,7 +125,8 @@ def is_allowed(config: ModelConfig) -> bool:
 
 
 def name(config: ModelConfig) -> str:
-    return f"{config.block}-{config.weights}-{config.solver}"
+    s, known = config.stabilisers, f"{config.block}-{config.weights}-{config.solver}"
+    return known if s == Stabilisers() else f"{known}-{s.norm}-{s.residual:g}"
 
 
 @functools.cache

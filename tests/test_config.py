@@ -120,6 +120,7 @@ REFUSALS = [
         "a layer_table stores its weights, so there is nothing to generate per_step",
     ),
     ({"model.chain_norms": True}, "a trait of the released llama block"),
+    ({"model.stabilisers.residuals": 1.0}, "is config.model.stabilisers.residual"),
     ({"model.tied_head": True}, "tied_head: the gpt block's head always is; leave it"),
     ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),
     ({"model.rope_scaling": "yarn"}, "one of none, linear, llama3, got 'yarn'"),
@@ -230,10 +231,16 @@ def test_config_is_frozen():
 
 
 def test_differences_names_each_changed_field_once():
-    changes = {"seed": 7, "model.solver": "rk4", "optimizer.b2": 0.9}
+    changes = {
+        "seed": 7,
+        "model.solver": "lie_trotter",
+        "model.stabilisers.norm": "post",
+        "optimizer.b2": 0.9,
+    }
     assert differences(Config(), resolve(with_changes(changes))) == [
         "seed: 0 -> 7",
-        "model.solver: 'euler' -> 'rk4'",
+        "model.solver: 'euler' -> 'lie_trotter'",
+        "model.stabilisers.norm: 'pre' -> 'post'",
         "optimizer.b2: 0.95 -> 0.9",
     ]
     assert differences(Config(), Config()) == []

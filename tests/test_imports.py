@@ -46,6 +46,9 @@ ALLOWED = {
     "pages": {"pictures"},
     "studies": set(),
     "analysis": {"models", "ode", "data", "sharding", "pictures", "pages"},
+    "stability": {
+        *("analysis", "training", "models", "data", "sharding", "pictures", "pages")
+    },
     "reporting": {"analysis", "training", "pictures", "pages"},
     "conversion": {"finetuning", "training", "models", "ode", "data", "sharding"},
     "serving": {"generation"},

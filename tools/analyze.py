@@ -1,22 +1,30 @@
 """Looks into a run's latest checkpoint: pictures, and the numbers behind them.
 
+Or, of stabilisers, into many small runs that it trains itself.
+
 tools/analyze.py KIND --workdir=runs/small --output=small-spectra
+tools/analyze.py stabilisers --data=data/stdlib --output=runs/stabilisers
 
 Kinds: spectra (eigenvalues of the weights over depth; --num_times, --beside),
 lyapunov (which tokens a prediction is sensitive to, and how fast perturbations grow;
 --num_exponents), attention (maps), entropy (of the logit lens), trajectory (of the
-states through depth): these four of a --text or of a --file's lines; clustering (tokens
-that move by attention alone; --num_seeds, --num_times). tools/ablation.py trains runs
-that differ in a setting, and draws what it changes.
+states through depth), pde (with diffusion along the sequence): these five of a --text
+or of a --file's lines; clustering (tokens that move by attention alone; --num_seeds,
+--num_times). And stabilisers (what becomes of models without residual connections or
+norms, or in shorter steps), which trains on --data, --num_steps each, the grid of
+--residuals, --norms, --steps, --depths, --learning_rates and --num_seeds. What a
+setting changes in other runs, tools/ablation.py trains and draws.
 
---output is a new folder, whose index.html holds all pictures. Each line on stdout is
-one JSON object of figures. The weights are made on the run's mesh, as for training:
---config.mesh.data=1 --config.mesh.fsdp=-1; all else on one device. Needs matplotlib:
-pip install -e '.[plot]'.
+--output is a new folder, whose index.html holds all pictures; of stabilisers it gets a
+file for each run, so that the same command goes on where it ended, and a folder report.
+Each line on stdout is one JSON object of figures. The weights of a run are made on its
+mesh, as for training: --config.mesh.data=1 --config.mesh.fsdp=-1; all else on one
+device. Needs matplotlib: pip install -e '.[plot]'.
 """
 
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from absl import flags
@@ -26,8 +34,12 @@ from diffeq_former.analysis.kinds import KINDS
 from diffeq_former.analysis.kinds.page import bind
 from diffeq_former.errors import UserError
 from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former.stability.study import stabilisers
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+# Kinds that train runs of their own: functions (output, *, options) -> figures.
+STUDIES: dict[str, Callable[..., list[dict]]] = {"stabilisers": stabilisers}
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
 _TEXT = flags.DEFINE_string("text", None, "A sentence.")
 _FILE = flags.DEFINE_string("file", None, "A file of sentences, one a line.")
@@ -40,7 +52,19 @@ _OPTIONS = (
         "num_exponents", None, "Leading Lyapunov exponents; else 3.", lower_bound=1
     ),
     flags.DEFINE_integer(
-        "num_seeds", None, "Of random tokens and weights; else 5.", lower_bound=1
+        "num_seeds",
+        None,
+        "Of random tokens and weights; else 5, of stabilisers 2.",
+        lower_bound=1,
+    ),
+    flags.DEFINE_string("data", None, "A prepared dataset to train on."),
+    flags.DEFINE_list("residuals", None, "Residual connections; else 1,0,0.5."),
+    flags.DEFINE_list("norms", None, "Of terms; else pre,post,none."),
+    flags.DEFINE_list("steps", None, "Their lengths in depth; else 1,1/L."),
+    flags.DEFINE_list("depths", None, "Numbers of layers; else 4,12."),
+    flags.DEFINE_list("learning_rates", None, "After warm-up; else 1e-3,1e-2."),
+    flags.DEFINE_integer(
+        "num_steps", None, "Optimizer steps of each run; else 150.", lower_bound=1
     ),
 )
 flags.adopt_module_key_flags(mesh_flags)
@@ -55,6 +79,8 @@ def main(kind: str) -> None:
     compilation_cache.enable()
     pictures.require_matplotlib()
     options = _options(kind)
+    if kind in STUDIES:
+        return _print(kind, STUDIES[kind](Path(_OUTPUT.value), **options))
     if texts := options.pop("sentences", None):
         texts = subjects.read_sentences(Path(_FILE.value)) if _FILE.value else texts
     if "beside" in options:
@@ -65,6 +91,10 @@ def main(kind: str) -> None:
             options["sentences"] = subjects.encode(trained, texts)
         figures = KINDS[kind](trained, folder, **options)
         bind(folder, f"{kind} of {trained.name}", figures)
+    _print(kind, figures)
+
+
+def _print(kind: str, figures: list[dict]) -> None:
     for line in figures:
         print(json.dumps({"kind": kind, **line}), flush=True)
 
@@ -74,10 +104,16 @@ def _options(kind: str) -> dict:
     given = {flag.name: flag.value for flag in _OPTIONS if flag.value is not None}
     if _TEXT.value is not None or _FILE.value is not None:
         given["sentences"] = [_TEXT.value]
-    known = inspect.signature(KINDS[kind]).parameters
-    for name in given.keys() - known:
+    known = inspect.signature((KINDS | STUDIES)[kind]).parameters
+    if _WORKDIR.value is not None and kind in STUDIES:
+        given["workdir"] = _WORKDIR.value
+    for name in sorted(given.keys() - known):
         flag = "--text, --file" if name == "sentences" else f"--{name}"
         raise UserError(f"{flag}: {kind} does not look at it; leave it out")
+    if "data" in known and "data" not in given:
+        raise UserError(f"{kind} needs --data: a prepared dataset to train on")
+    if kind in KINDS and _WORKDIR.value is None:
+        raise UserError(f"{kind} needs --workdir: the folder of a run to look at")
     if "sentences" in known and (_TEXT.value is None) == (_FILE.value is None):
         raise UserError(f"{kind} needs either --text or --file: sentences to look at")
     return given
@@ -96,4 +132,4 @@ def _load(workdir: str):
 
 
 if __name__ == "__main__":
-    cli.run(main, choices=tuple(KINDS), elsewhere=_ELSEWHERE)
+    cli.run(main, choices=(*KINDS, *STUDIES), elsewhere=_ELSEWHERE)

@@ -11,6 +11,7 @@ import numpy as np
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.stabilisers import OF_TERMS, before_term
 
 NUM_TOKENS, DIMENSIONS, NUM_STEPS = 40, 3, 200  # of C.8
 STEP_SIZE = 0.05  # 200 steps take 10 units of time
@@ -77,8 +78,9 @@ def _grown(a_dd, v_dd, z_nd, degree) -> jax.Array:
 def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
     """States that move by a trained model's heads alone, over its interval of depth.
 
-    dx_i/dt = sum over heads of sum_j softmax_j(y_i QK y_j^T) y_j OV, y the first norm
-    of x; every token sees all, as in C.8. Without biases and rotary positions.
+    dx_i/dt = sum over heads of sum_j softmax_j(y_i QK y_j^T) y_j OV, y what attention
+    sees of x, its first norm; every token sees all, as in C.8. Without biases and
+    rotary positions.
 
     Args:
       c: the model.
@@ -88,13 +90,14 @@ def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
     """
 
     def field(step, z_nD):
-        norm, (q_NDH, k_NHD), (v_NDH, o_NHD) = step
-        y_1nD = BLOCKS[c.block].final_norm(norm, z_nD, c.norm_eps)[None]
+        weights, (q_NDH, k_NHD), (v_NDH, o_NHD) = step
+        y_1nD = before_term(c, BLOCKS[c.block].norm, weights, "norm_1", z_nD)[None]
         scores_Nnn = (y_1nD @ q_NDH) @ (k_NHD @ jnp.swapaxes(y_1nD, 1, 2))
         return (jax.nn.softmax(scores_Nnn) @ (y_1nD @ v_NDH) @ o_NHD).sum(0)
 
     single = jax.tree.map(lambda w: jnp.asarray(w, jnp.float32), products)
-    per_step = (weights["norm_1"], single["qk"], single["ov"])
+    norms = {name: w for name, w in weights.items() if name in OF_TERMS}
+    per_step = (norms, single["qk"], single["ov"])
     h = c.interval / len(per_step[1][0])
     run = jax.jit(lambda *a: simulate(field, *a, h, lambda z_nD: z_nD))
     return np.asarray(run(per_step, jnp.asarray(z_nD)))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.stabilisers import after_term
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -70,19 +71,31 @@ def step(
       attend: of queries, keys and values; another to look into it.
       positions_L: of the tokens; None: x_LD has all of them.
     """
+    both = terms(c, weights_S, field, attend, positions_L)
+    stabilised = after_term(c, BLOCKS[c.block].norm, weights_S)
+    return SOLVERS[c.solver].step(both, x_LD, c.step_size, **stabilised)
+
+
+def terms(
+    c: ModelConfig,
+    weights_S: dict,
+    field: str = "whole",
+    attend: Callable = attend,
+    positions_L: jax.Array | None = None,
+) -> tuple[Callable, Callable]:
+    """The field's two terms within a step, attention and feed-forward; see `step`."""
     block = BLOCKS[c.block]
-    positions_L = jnp.arange(x_LD.shape[0]) if positions_L is None else positions_L
-    positions_BL = positions_L[None]
 
     def attention(node: int, x_LD):
+        own_L = jnp.arange(x_LD.shape[0]) if positions_L is None else positions_L
         weights = _at(node, weights_S)
-        return block.attention(c, weights, x_LD[None], positions_BL, attend)[0]
+        return block.attention(c, weights, x_LD[None], own_L[None], attend)[0]
 
     def feed_forward(node: int, x_LD):
         dx_LD = block.feed_forward(c, _at(node, weights_S), x_LD[None])[0]
         return dx_LD if field == "whole" else jax.lax.stop_gradient(dx_LD)
 
-    return SOLVERS[c.solver].step((attention, feed_forward), x_LD, c.step_size)
+    return attention, feed_forward
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -195,7 +195,9 @@ def _moved(c: ModelConfig, step, y_D, j, i, field: str) -> jax.Array:
         return depth.attend(q_BRNH, k_BSKH, v_BSKH, rows_R)
 
     y_RD = jnp.stack([y_D, jnp.where(i == j, 1, 0) * y_D])
-    of_rows = lambda x_RD: depth.step(c, weights_S, x_RD, field, attend, rows_R)  # noqa: E731
+    of_rows = functools.partial(
+        depth.step, c, weights_S, field=field, attend=attend, positions_L=rows_R
+    )
     return jax.jvp(of_rows, (x_LD[rows_R],), (y_RD,))[1][1]
 
 

@@ -3,7 +3,7 @@
 import transformers
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from diffeq_former.config import ModelConfig
+from diffeq_former.config import ModelConfig, Stabilisers
 from diffeq_former.errors import require
 
 # PyTorch's scaled_dot_product_attention under a name for which transformers makes no
@@ -61,6 +61,8 @@ def _require_known(c: ModelConfig) -> None:
     for field in ("chain_norms", "document_masking", "tied_head"):
         value = getattr(c, field)
         require(not value, f"model.{field}", "False, as in transformers", value)
+    own, theirs = c.stabilisers, Stabilisers()
+    require(own == theirs, "model.stabilisers", f"{theirs}, as in transformers", own)
     expected = "none, as this benchmark knows no other"
     require(c.rope_scaling == "none", "model.rope_scaling", expected, c.rope_scaling)
     if c.block == "llama":

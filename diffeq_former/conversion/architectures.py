@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from diffeq_former import config as configs
-from diffeq_former.config import Config, ModelConfig
+from diffeq_former.config import Config, ModelConfig, Stabilisers
 from diffeq_former.conversion.architecture import Architecture
 from diffeq_former.conversion.gpt2 import GPT2
 from diffeq_former.conversion.llama import LLAMA
@@ -16,7 +16,17 @@ _TWINS = {"gpt": GPT2, "llama": LLAMA}
 
 
 def of_model(c: ModelConfig) -> Architecture:
-    """The twin of a layer_table in transformers, or, where there is none, our own."""
+    """The twin of a layer_table in transformers, or, where there is none, our own.
+
+    Raises:
+      UserError: if it is stabilised in a way that neither knows.
+    """
+    if c.stabilisers != Stabilisers():
+        raise UserError(
+            "a model with model.stabilisers.residual"
+            f" {c.stabilisers.residual:g} and norm {c.stabilisers.norm} has no Hugging"
+            " Face form: those have residual 1 and norm pre; use such a run"
+        )
     has_twin = c.solver == "lie_trotter" and not c.chain_norms
     return _TWINS[c.block] if has_twin else OWN
 

@@ -119,15 +119,16 @@ def _check_tokens(base: Path, own: ModelConfig, dataset: Dataset) -> None:
 
 def _joined(given: ModelConfig, decided: ModelConfig, base: Path) -> ModelConfig:
     """What the base decides, and what is given of the rest."""
-    values = dataclasses.asdict(given)
     for field in dataclasses.fields(ModelConfig):
-        value, wanted = values[field.name], getattr(decided, field.name)
+        value, wanted = getattr(given, field.name), getattr(decided, field.name)
         if field.name not in _FREE and value not in (field.default, wanted):
             raise UserError(
                 f"config.model.{field.name}: {value!r} is not what the base {base} has"
                 f" ({wanted!r}): leave it out, the base decides"
             )
-    return dataclasses.replace(decided, **{name: values[name] for name in _FREE})
+    return dataclasses.replace(
+        decided, **{name: getattr(given, name) for name in _FREE}
+    )
 
 
 def _adapters(config: Config, mesh: Mesh) -> dict:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffeq_former.config import ModelConfig
+from diffeq_former.config import ModelConfig, Stabilisers
 from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.lora import is_adapted, linear_names
@@ -45,8 +45,11 @@ TWINS = {
 def check_twin(c: ModelConfig) -> None:
     """Raises UserError if no Hugging Face model computes what this one does."""
     plain = c.weights == "layer_table" and c.solver == "lie_trotter"
-    if not plain or c.chain_norms:
-        what = "with chain_norms" if plain else f"of {c.weights} and {c.solver}"
+    stabilised = c.stabilisers == Stabilisers()
+    if not plain or c.chain_norms or not stabilised:
+        what = f"of {c.weights} and {c.solver}"
+        if plain:
+            what = "with chain_norms" if stabilised else f"with {c.stabilisers}"
         raise UserError(
             f"a model {what} has no Hugging Face twin, for which adapters are stored"
             " alone: that is a layer_table with lie_trotter; merge the run instead with"

@@ -22,6 +22,8 @@ class Block:
     attention: Callable[..., jax.Array]
     # feed_forward(config, weights, x_BLD) -> dx_BLD
     feed_forward: Callable[..., jax.Array]
+    # norm(config, weights, x_BLD) -> x_BLD, of the terms
+    norm: Callable[..., jax.Array]
     # final_norm(weights, x_BLD, eps) -> x_BLD, with the weights of `final_norm_unit`
     final_norm: Callable[..., jax.Array]
     final_norm_unit: Callable[[ModelConfig], Norm]

@@ -9,12 +9,13 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
 from diffeq_former.models.norms import layer_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
+from diffeq_former.models.stabilisers import before_term, with_norms
 from diffeq_former.models.units import Linear, Norm, Units, linear
 
 
 def units(c: ModelConfig) -> Units:
     D, N, H, F = c.d_model, c.num_heads, c.head_dim, c.ff_dim
-    return {
+    units = {
         "norm_1": Norm(D, shift=True),
         "qkv": Linear((D, 3, N, H), ("embed", "qkv", "heads", "head_dim"), bias=True),
         "attention_out": Linear(
@@ -24,25 +25,32 @@ def units(c: ModelConfig) -> Units:
         "ff_in": Linear((D, F), ("embed", "mlp"), bias=True),
         "ff_out": Linear((F, D), ("mlp", "embed"), True, writes_residual=True),
     }
+    return with_norms(c, units)
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
-    qkv_BL3NH = linear(weights["qkv"], layer_norm(weights["norm_1"], x_BLD, c.norm_eps))
+    y_BLD = before_term(c, norm, weights, "norm_1", x_BLD)
+    qkv_BL3NH = linear(weights["qkv"], y_BLD)
     o_BLNH = attend(*(qkv_BL3NH[:, :, i] for i in range(3)))
     return linear(weights["attention_out"], o_BLNH, 2)
 
 
 def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
-    y_BLD = layer_norm(weights["norm_2"], x_BLD, c.norm_eps)
+    y_BLD = before_term(c, norm, weights, "norm_2", x_BLD)
     h_BLF = constrain(linear(weights["ff_in"], y_BLD), *FEED_FORWARD)
     h_BLF = jax.nn.gelu(h_BLF, approximate=True)
     return linear(weights["ff_out"], h_BLF)
+
+
+def norm(c: ModelConfig, weights, x_BLD) -> jax.Array:
+    return layer_norm(weights, x_BLD, c.norm_eps)
 
 
 GPT = Block(
     units,
     attention,
     feed_forward,
+    norm,
     final_norm=layer_norm,
     final_norm_unit=lambda c: Norm(c.d_model, shift=True),
     learned_positions=True,

@@ -13,6 +13,7 @@ from diffeq_former.models.block import Block
 from diffeq_former.models.norms import rms_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.positions import rotary_frequencies, rotate
+from diffeq_former.models.stabilisers import before_term, with_norms
 from diffeq_former.models.units import Linear, Norm, Units, linear
 
 _RELEASED_EPS = 1e-6
@@ -20,25 +21,26 @@ _RELEASED_EPS = 1e-6
 
 def units(c: ModelConfig) -> Units:
     D, N, K, H, F = c.d_model, c.num_heads, c.kv_heads, c.head_dim, c.ff_dim
-    norm = Norm(D, shift=c.chain_norms)
+    of_term = Norm(D, shift=c.chain_norms)
     key_value = Linear((D, K, H), ("embed", "kv_heads", "head_dim"), bias=False)
-    return {
-        "norm_1": norm,
+    units = {
+        "norm_1": of_term,
         "query": Linear((D, N, H), ("embed", "heads", "head_dim"), bias=False),
         "key": key_value,
         "value": key_value,
         "attention_out": Linear(
             (N, H, D), ("heads", "head_dim", "embed"), False, 2, writes_residual=True
         ),
-        "norm_2": norm,
+        "norm_2": of_term,
         "gate": Linear((D, F), ("embed", "mlp"), bias=False),
         "up": Linear((D, F), ("embed", "mlp"), bias=False),
         "down": Linear((F, D), ("mlp", "embed"), False, writes_residual=True),
     }
+    return with_norms(c, units)
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
-    y_BLD = _norm(c, weights["norm_1"], x_BLD)
+    y_BLD = before_term(c, norm, weights, "norm_1", x_BLD)
     frequencies_h = rotary_frequencies(c)
     q_BLNH = rotate(linear(weights["query"], y_BLD), positions_BL, frequencies_h)
     k_BLKH = rotate(linear(weights["key"], y_BLD), positions_BL, frequencies_h)
@@ -48,14 +50,14 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
 
 def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
     if c.chain_norms:
-        x_BLD = _norm(c, weights["norm_1"], x_BLD)
-    y_BLD = _norm(c, weights["norm_2"], x_BLD)
+        x_BLD = norm(c, weights["norm_1"], x_BLD)
+    y_BLD = before_term(c, norm, weights, "norm_2", x_BLD)
     gate_BLF = jax.nn.silu(linear(weights["gate"], y_BLD))
     h_BLF = gate_BLF * linear(weights["up"], y_BLD)
     return linear(weights["down"], constrain(h_BLF, *FEED_FORWARD))
 
 
-def _norm(c: ModelConfig, weights, x_BLD) -> jax.Array:
+def norm(c: ModelConfig, weights, x_BLD) -> jax.Array:
     return rms_norm(weights, x_BLD, _RELEASED_EPS if c.chain_norms else c.norm_eps)
 
 
@@ -63,6 +65,7 @@ LLAMA = Block(
     units,
     attention,
     feed_forward,
+    norm,
     final_norm=rms_norm,
     final_norm_unit=lambda c: Norm(c.d_model, shift=False),
     learned_positions=False,

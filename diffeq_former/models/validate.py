@@ -7,8 +7,9 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.lora import linear_names, unknown_targets
 from diffeq_former.models.positions import ROPE_SCALINGS
 from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
+from diffeq_former.models.stabilisers import NORMS, POST, PRE
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.ode.solvers import SOLVERS, is_splitting
 
 _MEMBERS = {
     "block": BLOCKS,
@@ -44,6 +45,7 @@ def validate_model(c: ModelConfig) -> None:
     require(c.lora_alpha > 0, "model.lora_alpha", "above 0", c.lora_alpha)
     _validate_heads(c)
     _validate_rotations(c)
+    _validate_stabilisers(c)
     _validate_combination(c)
 
 
@@ -75,6 +77,31 @@ def _validate_rotations(c: ModelConfig) -> None:
     require(length >= 1, "model.rope_original_len", "1 or more", length)
     above = f"above model.rope_low_turns ({low})"
     require(high > low, "model.rope_high_turns", above, high)
+
+
+def _validate_stabilisers(c: ModelConfig) -> None:
+    residual, norm = c.stabilisers.residual, c.stabilisers.norm
+    require(0 <= residual <= 1, "model.stabilisers.residual", "in [0, 1]", residual)
+    require_member("model.stabilisers.norm", norm, NORMS)
+    once = SOLVERS[c.solver].acts_once
+    if residual != 1 and not once:
+        raise UserError(
+            f"config.model.stabilisers.residual: {c.solver} adds several changes to a"
+            " state in one step, which only a residual connection of 1 keeps apart; use"
+            " 1, or model.solver euler or lie_trotter"
+        )
+    if norm == POST and not (once and is_splitting(c.solver)):
+        raise UserError(
+            f"config.model.stabilisers.norm: {norm} normalises the state after each"
+            f" term, where {c.solver} has not one substep a term; use pre or none, or"
+            " model.solver lie_trotter"
+        )
+    if c.chain_norms and norm != PRE:
+        raise UserError(
+            "config.model.chain_norms: it chains the norms of the terms' inputs, of"
+            f" which model.stabilisers.norm {norm} has none; use pre, or set it to"
+            " False"
+        )
 
 
 def _validate_combination(c: ModelConfig) -> None:

@@ -51,7 +51,7 @@ class _Share(ModelConfig):
 def share_of(c: ModelConfig, tensor: int) -> ModelConfig:
     """The part of the model that a device of `tensor` of them computes."""
     return _Share(
-        **dataclasses.asdict(c)
+        **{field.name: getattr(c, field.name) for field in dataclasses.fields(c)}
         | {
             "num_heads": c.num_heads // tensor,
             "num_kv_heads": c.kv_heads // tensor,

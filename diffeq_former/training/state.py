@@ -17,6 +17,9 @@ from diffeq_former.training import trainable
 from diffeq_former.training.divergence import NO_STEP_YET
 from diffeq_former.training.update import OptState, Update
 
+# Parameters are drawn once; on a CPU it would compile for longer than all else.
+QUICK_COMPILATION = {"xla_backend_optimization_level": 1}
+
 
 @flax.struct.dataclass
 class TrainState:
@@ -39,8 +42,7 @@ def create(config: Config, mesh: Mesh) -> TrainState:
     init = jax.jit(
         lambda: _first(config, first_params(config)),
         out_shardings=shardings(config, mesh),
-        # It runs once, and would compile for longer than all else on a CPU.
-        compiler_options={"xla_backend_optimization_level": 1},
+        compiler_options=QUICK_COMPILATION,
     )
     return jax.block_until_ready(init())  # where memory ends, that is said here
 

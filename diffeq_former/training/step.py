@@ -54,17 +54,31 @@ def make_train_steps(config: Config, mesh: Mesh) -> Callable[[int], StepFunction
 def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     """The compiled step (state, batch of [B, L]) -> (state, metrics); reuses the state.
 
+    See `step_function`.
+    """
+    places = shardings(config, mesh)
+    step = jax.jit(
+        step_function(config, num_micro_batches(config.training, mesh)),
+        donate_argnums=0,
+        in_shardings=(places, batch_sharding(mesh)),
+        out_shardings=(places, replicated(mesh)),
+    )
+    return on_mesh(mesh, step)
+
+
+def step_function(config: Config, num_micro_batches: int) -> StepFunction:
+    """The step as a pure function, in which the learning rate may be traced.
+
     Dropout and the grid of depth are drawn from fold_in(key(seed), step). If the loss
     or a gradient is not finite, parameters and optimizer stay as they were and the
     state counts it. It also counts spikes, see divergence.py; they change nothing.
     """
     update = update_of(config)
-    M = num_micro_batches(config.training, mesh)
     schedule = make_schedule(config.optimizer, config.training.num_steps)
 
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        batches_MBL = _micro_batches(batch_BL, M)
+        batches_MBL = _micro_batches(batch_BL, num_micro_batches)
         grid = _draw_grid(config, key)
         losses, gradients = loss_and_gradients(
             config, state.params, batches_MBL, key, grid
@@ -98,14 +112,7 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
             metrics["depth_steps"] = jnp.float32(config.model.num_layers)
         return new, {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
-    places = shardings(config, mesh)
-    step = jax.jit(
-        train_step,
-        donate_argnums=0,
-        in_shardings=(places, batch_sharding(mesh)),
-        out_shardings=(places, replicated(mesh)),
-    )
-    return on_mesh(mesh, step)
+    return train_step
 
 
 def _draw_grid(config: Config, key: jax.Array) -> grids.Grid:

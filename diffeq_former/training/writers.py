@@ -11,6 +11,8 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
+from diffeq_former.settings import flatten
+
 ROLLBACKS = "rollbacks"
 
 
@@ -66,14 +68,7 @@ class MetricsWriter:
 
     def hyper_parameters(self, settings: dict, metric: str) -> None:
         """A run's settings, nested by section, and the name of what judges the run."""
-        flat = {
-            f"{section}.{name}": value
-            for section, fields in settings.items()
-            if isinstance(fields, dict)
-            for name, value in fields.items()
-        }
-        flat |= {k: v for k, v in settings.items() if not isinstance(v, dict)}
-        for summary in hparams(flat, {metric: 0.0}):
+        for summary in hparams(flatten(settings), {metric: 0.0}):
             self._events.file_writer.add_summary(summary)
 
     def parameter_overview(self, params) -> None:

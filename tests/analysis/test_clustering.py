@@ -1,5 +1,7 @@
 """Identity weights gather all tokens, as is proved; weights that grow scatter them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from cases import TINY, mesh_of, params_of
 from diffeq_former.analysis import clustering, spectra
 from diffeq_former.analysis.depth import step
 from diffeq_former.analysis.trained import Trained
+from diffeq_former.config import Stabilisers
 
 IDENTITY = jnp.eye(3)
 
@@ -95,18 +98,20 @@ def test_three_axes_keep_all_that_three_dimensions_have():
     np.testing.assert_allclose(*gaps, rtol=1e-9)
 
 
-def test_a_models_heads_move_tokens_as_its_attention_does():
+@pytest.mark.parametrize("norm", ["pre", "none"])
+def test_a_models_heads_move_tokens_as_its_attention_does(norm):
     """The second of two tokens sees all in the model too; without its biases."""
-    model = Trained("run", TINY, params_of(TINY), None, mesh_of())
+    config = dataclasses.replace(TINY, stabilisers=Stabilisers(norm=norm))
+    model = Trained("run", config, params_of(config), None, mesh_of())
     weights = model.weights_at(model.times(None))
     for unit in weights.values():
         if "bias" in unit:
             unit["bias"] = np.zeros_like(unit["bias"])
     z_nD = np.random.default_rng(0).normal(size=(2, 16)).astype("float32")
-    products = spectra.products(TINY, weights)
-    states = clustering.of_model(TINY, weights, products, z_nD)
+    products = spectra.products(config, weights)
+    states = clustering.of_model(config, weights, products, z_nD)
     assert states.shape == (4, 2, 16)
     weights_S = {n: {k: v[:1] for k, v in u.items()} for n, u in weights.items()}
     weights_S["ff_out"] = {k: 0 * v for k, v in weights_S["ff_out"].items()}
-    expected = step(TINY, weights_S, jnp.asarray(z_nD))
+    expected = step(config, weights_S, jnp.asarray(z_nD))
     np.testing.assert_allclose(states[1, 1], expected[1], atol=1e-5)

@@ -5,7 +5,15 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from cases import TINY, allowed_in_turn, mesh_of, name, params_of, tokens_of
+from cases import (
+    TINY,
+    allowed_in_turn,
+    mesh_of,
+    name,
+    params_of,
+    stabilised,
+    tokens_of,
+)
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.trained import Trained
@@ -24,7 +32,9 @@ def states_of(model, ids_L):
     )
 
 
-@pytest.mark.parametrize("config", [*allowed_in_turn(), GROUPED], ids=name)
+@pytest.mark.parametrize(
+    "config", [*allowed_in_turn(), GROUPED, *stabilised()], ids=name
+)
 def test_states_are_those_of_the_model(config):
     model, tokens_BL = trained(config), tokens_of(config, batch=1)
     apply = jax.jit(Transformer(config).apply, static_argnames="mutable")

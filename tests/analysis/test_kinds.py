@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 
+import jax
 import numpy as np
 import pytest
 from browser import assert_readable, needs_browser, on_a_phone
@@ -15,6 +16,7 @@ from diffeq_former.analysis.kinds import KINDS, coloured
 from diffeq_former.analysis.kinds.page import bind
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.errors import UserError
+from diffeq_former.models.transformer import Transformer
 
 TEXTS = ["the <cat>", "on $a$ é", "mat"]
 # Numbers that a kind must have written, and how many there are.
@@ -36,6 +38,7 @@ WRITTEN = {
         lambda x: np.shape(x["mean"]["norm"]["low"]),
         (4,),
     ),
+    "pde": ("pde.json", lambda x: np.shape(x["over depth"][5]["roughness"]), (4,)),
     "clustering": (
         "clustering.json",
         lambda x: np.shape(x["over time"]["model"]["clusters"]["mean"]),
@@ -49,6 +52,14 @@ def model():
     config = dataclasses.replace(TINY, vocab_size=258, max_len=12)
     params = params_of(config, stddev=0.1)
     return subjects.Trained("tiny", config, params, ByteTokenizer(), mesh_of())
+
+
+def _log_p(model, sentence):
+    """Of each next token, by the model itself."""
+    ids_L = np.array(sentence.ids)
+    apply = Transformer(model.config).apply
+    log_p_LV = jax.nn.log_softmax(apply({"params": model.params}, ids_L[None])[0])
+    return log_p_LV[np.arange(len(ids_L) - 1), ids_L[1:]]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -70,7 +81,7 @@ def written(request, model, tmp_path_factory):
     return kind, folder, figures
 
 
-def test_pictures_and_numbers(written):
+def test_pictures_and_numbers(written, model):
     kind, folder, figures = written
     assert figures and json.dumps(figures, allow_nan=False)
     images = list(folder.glob("*.png"))
@@ -81,6 +92,12 @@ def test_pictures_and_numbers(written):
     for path in folder.glob("*.npz"):
         arrays = np.load(path, allow_pickle=False)
         assert arrays.files and all(np.isfinite(arrays[key]).all() for key in arrays)
+    if kind == "pde":  # without diffusion it is the model
+        sentences = subjects.encode(model, TEXTS)
+        entropy = [-_log_p(model, s).mean() for s in sentences]
+        assert figures[0]["mean"] == pytest.approx(np.mean(entropy), rel=1e-4)
+        roughness = [run["roughness"][-1] for run in numbers["over depth"]]
+        assert roughness[0] > roughness[-1]
     if kind == "lyapunov":
         page = (folder / "tokens.html").read_text()
         assert "&lt;" in page and "<cat>" not in page

@@ -11,9 +11,10 @@ from flax.traverse_util import flatten_dict
 from hf_fixtures import FIXTURES, copied, edit
 from safetensors.numpy import load_file, save_file
 
-from diffeq_former.config import MeshConfig
+from diffeq_former.config import MeshConfig, ModelConfig, Stabilisers
 from diffeq_former.conversion import export_run as exporting
 from diffeq_former.conversion import hf_folder
+from diffeq_former.conversion.architectures import of_model
 from diffeq_former.conversion.export_run import export_run
 from diffeq_former.conversion.hf_folder import HFFolder
 from diffeq_former.conversion.import_run import import_run, model_of, params_of
@@ -104,6 +105,13 @@ def test_what_bfloat16_rounds_is_said(tmp_path):
     done = export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "bfloat16")
     assert 1e-4 < done.difference < 2e-2
     assert model_of(HFFolder(tmp_path / "out")).dtype == "bfloat16"
+
+
+def test_other_stabilisers_have_no_form_there():
+    for changes in ({"norm": "none"}, {"residual": 0.5}):
+        model = ModelConfig(weights="layer_table", stabilisers=Stabilisers(**changes))
+        with pytest.raises(UserError, match="stabilisers.residual .* has no Hugg"):
+            of_model(model)
 
 
 @pytest.mark.slow

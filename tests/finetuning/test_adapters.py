@@ -11,7 +11,7 @@ from cases import in_two_lots, mesh_of, params_of, tokens_of
 from runs import TINY
 from safetensors.numpy import load_file, save_file
 
-from diffeq_former.config import FinetuneConfig, ModelConfig
+from diffeq_former.config import FinetuneConfig, ModelConfig, Stabilisers
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import adapters
 from diffeq_former.finetuning.merge import merge_run
@@ -183,6 +183,11 @@ def test_refuses_what_is_no_adapter(base, tuned, saved, tmp_path):
             {"block": "llama", "chain_norms": True},
             False,
             "a model with chain_norms",
+        ),
+        (
+            {"stabilisers": Stabilisers(norm="post")},
+            False,
+            "a model with Stabilisers.residual=1.0, norm='post'. has no Hugging Face",
         ),
     ],
     ids=str,

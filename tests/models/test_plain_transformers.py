@@ -1,13 +1,21 @@
-"""layer_table + lie_trotter against GPT-2 and Llama written out in float64 numpy."""
+"""layer_table + lie_trotter against GPT-2 and Llama written out in float64 numpy.
+
+As they are, and with other norms and residual connections.
+"""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
 import pytest
 from cases import TINY, params_of, tokens_of
 
+from diffeq_former.config import ModelConfig, Stabilisers
+from diffeq_former.models.residual import base_stddev
+from diffeq_former.models.stabilisers import NORMS
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.units import Linear
 
 
 def normalise(x, eps):
@@ -35,19 +43,27 @@ def causal_attention(q, k, v):
     return out
 
 
-def gpt2(config, p, tokens):
+def gpt2(config, p, tokens, norms="pre", keep=1.0):
     x = p["embedding"]["token"][tokens] + p["embedding"]["position"][: len(tokens)]
     for layer in range(config.num_layers):
         w = jax.tree.map(lambda a, i=layer: a[i], p["weights"])
-        y = layer_norm(w["norm_1"], x, config.norm_eps)
+        y = x
+        if norms == "pre":
+            y = layer_norm(w["norm_1"], x, config.norm_eps)
         qkv = np.einsum("ld,dcnh->lcnh", y, w["qkv"]["kernel"]) + w["qkv"]["bias"]
         o = causal_attention(qkv[:, 0], qkv[:, 1], qkv[:, 2])
         out = w["attention_out"]
-        x = x + np.einsum("lnh,nhd->ld", o, out["kernel"]) + out["bias"]
-        y = layer_norm(w["norm_2"], x, config.norm_eps)
+        x = keep * x + np.einsum("lnh,nhd->ld", o, out["kernel"]) + out["bias"]
+        if norms == "post":
+            x = layer_norm(w["norm_1"], x, config.norm_eps)
+        y = x
+        if norms == "pre":
+            y = layer_norm(w["norm_2"], x, config.norm_eps)
         h = y @ w["ff_in"]["kernel"] + w["ff_in"]["bias"]
         h = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
-        x = x + h @ w["ff_out"]["kernel"] + w["ff_out"]["bias"]
+        x = keep * x + h @ w["ff_out"]["kernel"] + w["ff_out"]["bias"]
+        if norms == "post":
+            x = layer_norm(w["norm_2"], x, config.norm_eps)
     x = layer_norm(p["final_norm"], x, config.norm_eps)
     return x @ p["embedding"]["token"].T
 
@@ -61,25 +77,27 @@ def rotary(x, base):
     return np.concatenate([z.real, z.imag], -1)
 
 
-def llama(config, p, tokens):
+def llama(config, p, tokens, norms="pre", keep=1.0):
     def norm(w, x):
         return normalise(x, config.norm_eps) * w["scale"]
 
     x = p["embedding"]["token"][tokens]
     for layer in range(config.num_layers):
         w = jax.tree.map(lambda a, i=layer: a[i], p["weights"])
-        y = norm(w["norm_1"], x)
+        y = norm(w["norm_1"], x) if norms == "pre" else x
         q, k, v = (
             np.einsum("ld,dnh->lnh", y, w[name]["kernel"])
             for name in ("query", "key", "value")
         )
         q, k = rotary(q, config.rope_base), rotary(k, config.rope_base)
         o = causal_attention(q, k, v)
-        x = x + np.einsum("lnh,nhd->ld", o, w["attention_out"]["kernel"])
-        y = norm(w["norm_2"], x)
+        x = keep * x + np.einsum("lnh,nhd->ld", o, w["attention_out"]["kernel"])
+        x = norm(w["norm_1"], x) if norms == "post" else x
+        y = norm(w["norm_2"], x) if norms == "pre" else x
         gate = y @ w["gate"]["kernel"]
         h = gate / (1 + np.exp(-gate)) * (y @ w["up"]["kernel"])
-        x = x + h @ w["down"]["kernel"]
+        x = keep * x + h @ w["down"]["kernel"]
+        x = norm(w["norm_2"], x) if norms == "post" else x
     return norm(p["final_norm"], x) @ p["head"]["kernel"]
 
 
@@ -97,9 +115,60 @@ def test_equals_the_plain_transformer(name):
         num_kv_heads=num_kv_heads,
     )
     assert config.step_size == 1.0
+    compare(config, written_out)
+
+
+def compare(config, written_out):
     params, tokens_BL = params_of(config), tokens_of(config)
     logits = jax.jit(Transformer(config).apply)({"params": params}, tokens_BL)
     exact = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     for row, tokens_L in enumerate(tokens_BL):
         expected = written_out(config, exact, tokens_L)
         np.testing.assert_allclose(logits[row], expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_equals_it_with_other_stabilisers(name, norms, keep):
+    config = dataclasses.replace(
+        TINY,
+        block=name,
+        weights="layer_table",
+        solver="lie_trotter",
+        stabilisers=Stabilisers(keep, norms),
+    )
+    written_out = functools.partial(PLAIN[name][0], norms=norms, keep=keep)
+    compare(config, written_out)
+    has_norms = {"norm_1", "norm_2"} <= params_of(config)["weights"].keys()
+    assert has_norms == (norms != "none")
+
+
+def test_eulers_step_keeps_a_part_of_the_state():
+    """x <- keep x + h (attention + feed-forward), with h = 1 and both of the same x."""
+    usual = dataclasses.replace(TINY, weights="layer_table", num_layers=1)
+    scaled = dataclasses.replace(usual, stabilisers=Stabilisers(0.25))
+    params, tokens_BL = params_of(usual), tokens_of(usual)
+
+    def end_of_depth(config):
+        apply = jax.jit(Transformer(config).apply, static_argnames="mutable")
+        _, sown = apply({"params": params}, tokens_BL, mutable=("intermediates",))
+        return sown["intermediates"]["depth"]["state"][0][0]
+
+    ends = params["embedding"]
+    first_BLD = ends["token"][tokens_BL] + ends["position"][None]
+    expected = end_of_depth(usual) - 0.75 * first_BLD
+    np.testing.assert_allclose(end_of_depth(scaled), expected, rtol=0, atol=1e-5)
+
+
+def test_what_writes_to_the_residual_stream_starts_as_small_as_its_sum_needs():
+    """The variance of a sum of 2 L terms, of which the last k have shrunk by r^(2k)."""
+    writes = Linear((2, 2), ("embed", "embed"), False, writes_residual=True)
+
+    def started(residual):
+        c = ModelConfig(weights="layer_table", stabilisers=Stabilisers(residual))
+        return base_stddev(c, writes) / 0.02
+
+    assert started(1.0) == pytest.approx(24**-0.5)
+    assert started(0.0) == 1.0
+    assert started(0.5) == pytest.approx(0.75**0.5)

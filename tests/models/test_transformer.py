@@ -13,6 +13,7 @@ from cases import (
     in_two_lots,
     name,
     params_of,
+    stabilised,
     tokens_of,
 )
 
@@ -23,7 +24,7 @@ from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import Grid, draw, stage_times
 from diffeq_former.ode.solvers import SOLVERS
 
-every_model = pytest.mark.parametrize("config", allowed(), ids=name)
+every_model = pytest.mark.parametrize("config", allowed() + stabilised(), ids=name)
 every_block = pytest.mark.parametrize("block", BLOCKS)
 
 
@@ -225,6 +226,15 @@ def test_remat_changes_no_value(without_remat, remat):
     generate = "per_step" if remat in SAVE_WEIGHTS else "tabulated"
     config = dataclasses.replace(config, remat=remat, generate_weights=generate)
     loss, grads = loss_and_grads(*dropped_case(config))
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    assert_trees_close(grads, expected_grads, rtol=1e-5)
+
+
+@pytest.mark.parametrize("config", stabilised()[:3:2], ids=name)
+def test_remat_changes_no_value_of_stabilised_models(config):
+    expected_loss, expected_grads = loss_and_grads(*dropped_case(config))
+    recomputed = dataclasses.replace(config, remat="full")
+    loss, grads = loss_and_grads(*dropped_case(recomputed))
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
     assert_trees_close(grads, expected_grads, rtol=1e-5)
 

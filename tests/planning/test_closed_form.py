@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 import pytest
-from cases import TINY, WIDE, allowed_in_turn, mesh_of, name, shapes_of
+from cases import TINY, WIDE, allowed_in_turn, mesh_of, name, shapes_of, stabilised
 
 from diffeq_former.config import Config, MeshConfig, TrainingConfig
 from diffeq_former.errors import UserError
@@ -66,7 +66,7 @@ def test_the_state_has_the_bytes_of_its_real_shards(axes):
     assert held(created.opt_state) == [optimizer] * 8
 
 
-@pytest.mark.parametrize("config", allowed_in_turn(), ids=name)
+@pytest.mark.parametrize("config", allowed_in_turn() + stabilised(), ids=name)
 def test_the_table_has_the_bytes_of_what_is_generated(config):
     config = dataclasses.replace(config, dtype="bfloat16")
     is_shape = {"is_leaf": lambda x: isinstance(x, tuple)}

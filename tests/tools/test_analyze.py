@@ -69,3 +69,58 @@ def test_nothing_is_overwritten(refused, trained, tmp_path):
         TOOL, "spectra", f"--workdir={trained.workdir}", f"--output={tmp_path}"
     )
     assert "exists: remove it or name another directory" in line
+
+
+GRID = ("--norms=pre,none", "--residuals=1", "--steps=1", "--depths=2", "--num_seeds=1")
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_where_it_ended(tool, trained, refused, tmp_path):
+    output = tmp_path / "study"
+    flags = (f"--data={trained.dataset.path}", f"--output={output}", "--num_steps=12")
+    few = (*flags, *GRID, "--learning_rates=0.01")
+    result = tool(TOOL, "stabilisers", *few)
+    assert result.returncode == 0, result.stderr
+    [line] = [json.loads(line) for line in result.stdout.splitlines()]
+    assert line["claim"].startswith("no norm -> explosive") and line["pairs"] == 1
+    names = {"index.html", "stabilisers.json", "table.md"}
+    drawn = {f"{name}.png" for name in ("losses", "drift", "gradients", "exponents")}
+    assert {p.name for p in (output / "report").iterdir()} == names | drawn
+    first = {path: path.read_bytes() for path in (output / "runs").iterdir()}
+    assert len(first) == 2
+    assert "report exists: remove it" in refused(TOOL, "stabilisers", *few)
+    shutil.rmtree(output / "report")
+    more = (*flags, *GRID, "--learning_rates=0.01,10000")
+    result = tool(TOOL, "stabilisers", *more)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("done before") == 2
+    assert {path: path.read_bytes() for path in first} == first
+    numbers = json.loads((output / "report" / "stabilisers.json").read_text())
+    assert (
+        len(numbers["runs"])
+        == 4
+        == 2 + sum(run["learning_rate"] == 10000 for run in numbers["runs"])
+    )
+    shutil.rmtree(output / "report")
+    line = refused(TOOL, "stabilisers", *more[:2], "--num_steps=13", *GRID)
+    assert "is a study with another num_steps: 12 -> 13; name another" in line
+
+
+@pytest.mark.parametrize(
+    "words, answer",
+    [
+        ((), "stabilisers needs --data: a prepared dataset"),
+        (("--data=x", "--workdir=y"), "--workdir: stabilisers does not look at it"),
+        (("--data=x", "--norms=pre,rms"), "--norms=pre,rms: expected some of pre, pos"),
+    ],
+    ids=" ".join,
+)
+def test_a_study_refuses(refused, tmp_path, words, answer):
+    line = refused(TOOL, "stabilisers", *words, f"--output={tmp_path / 'out'}")
+    assert re.match(answer, line)
+    assert not any(tmp_path.iterdir())
+
+
+def test_kinds_need_a_run(refused, tmp_path):
+    line = refused(TOOL, "spectra", f"--output={tmp_path / 'out'}")
+    assert line == "spectra needs --workdir: the folder of a run to look at"

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from diffeq_former.config import Stabilisers
 from diffeq_former.ode.solvers import SOLVERS
 
 TOOL = "convergence.py"
@@ -32,10 +33,14 @@ def test_refuses(refused, trained, tmp_path):
     line = refused(TOOL, *flags, "--num_steps=8,0")
     assert line.startswith("--num_steps=8,0: expected whole numbers of 1 or more")
     config = trained.run.config
-    model = dataclasses.replace(config.model, weights="layer_table")
-    config = dataclasses.asdict(dataclasses.replace(config, model=model))
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     flags = (f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'orders.png'}")
-    assert "is a layer_table, which is no flow" in refused(TOOL, *flags)
+    for changes, words in (
+        ({"weights": "layer_table"}, "is a layer_table, which is no flow"),
+        ({"stabilisers": Stabilisers(0.5)}, "near no flow; use a run with residual 1"),
+    ):
+        model = dataclasses.replace(config.model, **changes)
+        changed = dataclasses.asdict(dataclasses.replace(config, model=model))
+        (tmp_path / "run" / "config.json").write_text(json.dumps(changed))
+        assert words in refused(TOOL, *flags)
     assert not (tmp_path / "orders.png").exists()

@@ -11,6 +11,7 @@ from diffeq_former.analysis.kinds.attention import attention
 from diffeq_former.analysis.kinds.clustering import clustering
 from diffeq_former.analysis.kinds.entropy import entropy
 from diffeq_former.analysis.kinds.lyapunov import lyapunov
+from diffeq_former.analysis.kinds.pde import pde
 from diffeq_former.analysis.kinds.spectra import spectra
 from diffeq_former.analysis.kinds.trajectory import trajectory
 
@@ -21,4 +22,5 @@ KINDS: dict[str, Callable[..., list[dict]]] = {
     "entropy": entropy,
     "trajectory": trajectory,
     "clustering": clustering,
+    "pde": pde,
 }

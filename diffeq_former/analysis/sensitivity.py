@@ -1,0 +1,60 @@
+"""The states of a batch through depth, and how its loss hangs on each of them.
+
+B batch, L length, D model, T grid steps.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.analysis import depth
+from diffeq_former.config import ModelConfig
+from diffeq_former.models.loss import NO_TARGET
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def measure(c: ModelConfig, ends: dict, table: dict, first_BLD, targets_BL):
+    """A batch's loss, its states, and the gradients of the loss by them.
+
+    Args:
+      c: the model.
+      ends: its parameters at both ends of depth.
+      table: its weights, units with leading axes [T, S].
+      first_BLD: the states before the first step, see `embed`.
+      targets_BL: the ids of the next tokens; NO_TARGET: none.
+
+    Returns:
+      the mean loss in nats, the states [T + 1, B, L, D] before the first step and
+      after each, and |d loss / d state| of each, [T + 1].
+    """
+
+    def loss_and_states(moves_TBLD):
+        def body(x_BLD, step):
+            weights_S, moved_BLD = step
+            x_BLD = jax.vmap(lambda x_LD: depth.step(c, weights_S, x_LD))(x_BLD)
+            return x_BLD + moved_BLD, x_BLD
+
+        x_BLD = first_BLD + moves_TBLD[0]
+        x_BLD, after_TBLD = jax.lax.scan(body, x_BLD, (table, moves_TBLD[1:]))
+        states_TBLD = jnp.concatenate([first_BLD[None], after_TBLD])
+        return _loss(c, ends, x_BLD, targets_BL), states_TBLD
+
+    moves_TBLD = jnp.zeros((c.num_layers + 1, *first_BLD.shape), first_BLD.dtype)
+    of_loss = jax.value_and_grad(loss_and_states, has_aux=True)
+    (loss, states_TBLD), gradients_TBLD = of_loss(moves_TBLD)
+    return loss, states_TBLD, jnp.sqrt(jnp.square(gradients_TBLD).sum((1, 2, 3)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def embed(c: ModelConfig, ends: dict, ids_BL) -> jax.Array:
+    """The states of a batch before the first step, [B, L, D]."""
+    return jax.vmap(lambda ids_L: depth.embed(c, ends, ids_L))(ids_BL)
+
+
+def _loss(c: ModelConfig, ends: dict, x_BLD, targets_BL) -> jax.Array:
+    logits_BLV = jax.vmap(lambda x_LD: depth.logits(c, ends, x_LD))(x_BLD)
+    log_p_BLV, has = jax.nn.log_softmax(logits_BLV), targets_BL != NO_TARGET
+    places_BL1 = jnp.where(has, targets_BL, 0)[..., None]
+    picked_BL = jnp.take_along_axis(log_p_BLV, places_BL1, -1)[..., 0]
+    return -jnp.where(has, picked_BL, 0).sum() / has.sum()

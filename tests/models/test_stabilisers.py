@@ -1,0 +1,50 @@
+"""Which stabilisers go with which models; what they compute: beside and all suites."""
+
+import pytest
+
+from diffeq_former.config import ModelConfig, Stabilisers
+from diffeq_former.errors import UserError
+from diffeq_former.models.validate import validate_model
+
+POST, NONE, HALF = Stabilisers(norm="post"), Stabilisers(norm="none"), Stabilisers(0.5)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"stabilisers": Stabilisers(norm="rms")},
+            "config.model.stabilisers.norm: expected one of pre, post, none, got 'rms'",
+        ),
+        (
+            {"stabilisers": Stabilisers(1.5)},
+            "config.model.stabilisers.residual: expected in [0, 1], got 1.5",
+        ),
+        (
+            {"stabilisers": HALF, "solver": "strang"},
+            "residual: strang adds several changes to a state in one step, which only",
+        ),
+        (
+            {"stabilisers": HALF, "solver": "rk4"},
+            "residual: rk4 adds several changes to a state in one step, which only",
+        ),
+        (
+            {"stabilisers": POST},
+            "norm: post normalises the state after each term, where euler has not one",
+        ),
+        (
+            {"stabilisers": POST, "solver": "strang"},
+            "norm: post normalises the state after each term, where strang has not one",
+        ),
+        (
+            {"stabilisers": NONE, "block": "llama", "chain_norms": True},
+            "chain_norms: it chains the norms of the terms' inputs, of which model",
+        ),
+    ],
+    ids=str,
+)
+def test_refuses(changes, message):
+    with pytest.raises(UserError) as refusal:
+        validate_model(ModelConfig(**changes))
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
