@@ -120,7 +120,9 @@ def num_clusters(states_Tnd: np.ndarray) -> np.ndarray:
 
 
 def in_three(states_Tnd: np.ndarray) -> np.ndarray:
-    """The three principal axes of all states together, [T, n, 3]."""
+    """The states; of more dimensions the three principal axes of all, [T, n, 3]."""
+    if states_Tnd.shape[-1] == 3:
+        return states_Tnd
     flat = states_Tnd.reshape(-1, states_Tnd.shape[-1])
     centred = flat - flat.mean(0)
     axes = np.linalg.svd(centred, full_matrices=False)[2][:3]

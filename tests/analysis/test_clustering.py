@@ -96,6 +96,7 @@ def test_three_axes_keep_all_that_three_dimensions_have():
     assert way.shape == (5, 4, 3)
     gaps = [np.linalg.norm(v[0][:, None] - v[-1][None], axis=-1) for v in (flat, way)]
     np.testing.assert_allclose(*gaps, rtol=1e-9)
+    np.testing.assert_array_equal(clustering.in_three(way), way)
 
 
 @pytest.mark.parametrize("norm", ["pre", "none"])

@@ -75,4 +75,5 @@ def _draw_heads(path: Path, mean: dict) -> None:
                 extent=(0.5, len(values_TN) + 0.5, -0.5, values_TN.shape[1] - 0.5),
             )
             axes.set(title=key, xlabel="step of depth", ylabel="head")
+            axes.yaxis.get_major_locator().set_params(integer=True)
             axes.figure.colorbar(image, ax=axes, label=units[key])
