@@ -8,6 +8,16 @@ from pathlib import Path
 from diffeq_former.errors import UserError
 
 
+def config_words(argv: list[str]) -> list[str]:
+    """Of a command line the flags that choose and change the config."""
+    given = []
+    for flag, following in zip(argv, [*argv[1:], "-"], strict=True):
+        if flag.startswith("--config"):
+            apart = "=" not in flag and not following.startswith("-")
+            given.append(f"{flag}={following}" if apart else flag)
+    return given
+
+
 def train(workdir: Path, *config: str) -> int:
     """Trains, or goes on, with these flags for `diffeq_former.main`; its exit code.
 

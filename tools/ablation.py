@@ -28,7 +28,12 @@ from ml_collections import config_flags
 
 from diffeq_former import cli, pictures
 from diffeq_former.errors import UserError
-from diffeq_former.studies import records, train, validation_losses
+from diffeq_former.studies import (
+    config_words,
+    records,
+    train,
+    validation_losses,
+)
 
 config_flags.DEFINE_config_file("config", None, "Of all runs.")
 flags.mark_flag_as_required("config")
@@ -50,7 +55,7 @@ def main() -> int:
         )
     pictures.require_matplotlib()
     output.mkdir(parents=True, exist_ok=True)
-    given = [flag for flag in sys.argv if flag.startswith("--config")]
+    given = config_words(sys.argv)
     figures = []
     for value in values:
         workdir = output / f"{setting}={value}"

@@ -27,7 +27,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from diffeq_former import cli, pictures
-from diffeq_former.studies import train, validation_losses
+from diffeq_former.studies import config_words, train, validation_losses
 
 config_flags.DEFINE_config_file("config", None, "Of the pre-training.")
 flags.mark_flag_as_required("config")
@@ -52,7 +52,7 @@ def main() -> int:
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
     picture = pictures.new_picture(str(output / "study.png"))
-    figures, given = [], [flag for flag in sys.argv if flag.startswith("--config")]
+    figures, given = [], config_words(sys.argv)
     for model, settings in (("continuous", ()), ("plain", TWIN)):
         base = output / model
         if code := train(base, *given, *settings):
