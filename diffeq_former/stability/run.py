@@ -117,9 +117,11 @@ def _look(config: Config, batch: dict, params: dict) -> dict:
     loss, states_TBLD, gradient_norms_T = sensitivity.measure(
         c, ends, table, first_BLD, batch["targets"]
     )
-    length = min(PERTURBED, c.max_len)
-    along = (c, table, states_TBLD[:, 0, :length], length, "whole", 1)
-    [exponent] = np.asarray(lyapunov.coupled(*along)) * c.step_size
+    states_TLD = states_TBLD[:, 0, : min(PERTURBED, c.max_len)]
+    exponent = np.nan
+    if np.isfinite(states_TLD).all():
+        along = (c, table, states_TLD, states_TLD.shape[1], "whole", 1)
+        exponent = lyapunov.coupled(*along)[0] * c.step_size
     states_TND = np.asarray(states_TBLD).reshape(c.num_layers + 1, -1, c.d_model)
     return {
         "validation_loss": float(loss),
