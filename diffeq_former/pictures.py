@@ -1,10 +1,10 @@
 """Pictures of figures, drawn by matplotlib, which is imported only for them."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from diffeq_former.data.output import whole_file
 from diffeq_former.errors import UserError
 
 STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")  # of lines, told apart in grey
@@ -48,8 +48,7 @@ def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Itera
     figure, axes = pyplot.subplots(figsize=size, layout="constrained", **subplots)
     try:
         yield axes
-        aside = path.with_name(f".{path.name}.partial")
-        figure.savefig(aside, dpi=DPI, format="png")
-        os.replace(aside, path)
+        with whole_file(path) as partial:
+            figure.savefig(partial, dpi=DPI, format="png")
     finally:
         pyplot.close(figure)

@@ -28,12 +28,7 @@ from ml_collections import config_flags
 
 from diffeq_former import cli, pictures
 from diffeq_former.errors import UserError
-from diffeq_former.studies import (
-    config_words,
-    records,
-    train,
-    validation_losses,
-)
+from diffeq_former.studies import config_words, records, train, validation_losses
 
 config_flags.DEFINE_config_file("config", None, "Of all runs.")
 flags.mark_flag_as_required("config")

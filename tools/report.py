@@ -34,6 +34,7 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
+    from diffeq_former.data.output import whole_file
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
@@ -54,9 +55,8 @@ def main() -> None:
             print(f"report: {title}", file=sys.stderr, flush=True)
             parts.append(pages.section(title, make(Path(folder))))
     title = f"{workdir.absolute().name}, step {run.step}"
-    aside = output.with_name(f".{output.name}.partial")
-    aside.write_text(pages.page(title, "\n".join(parts)), encoding="utf-8")
-    aside.replace(output)
+    with whole_file(output) as partial:
+        partial.write_text(pages.page(title, "\n".join(parts)), encoding="utf-8")
     print(json.dumps({"output": str(output), "sections": list(sections)}))
 
 

@@ -20,6 +20,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "A new file.", required=True)
 
 def main() -> None:
     from diffeq_former.data import sentencepiece_training, sources, tokenizers
+    from diffeq_former.data.output import whole_file
 
     output = Path(_OUTPUT.value)
     if output.exists():
@@ -27,9 +28,8 @@ def main() -> None:
     documents = sources.documents(_SOURCE.value)
     model = sentencepiece_training.train(documents, _VOCAB_SIZE.value)
     output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_name(output.name + ".partial")
-    aside.write_bytes(model)
-    aside.replace(output)
+    with whole_file(output) as partial:
+        partial.write_bytes(model)
     tokenizer = tokenizers.load(f"sentencepiece:{output}")
     print(
         json.dumps(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from diffeq_former.analysis.drift import directions
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.stabilisers import OF_TERMS, before_term
@@ -105,12 +106,12 @@ def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
 
 def dispersion(states_Tnd: np.ndarray) -> np.ndarray:
     """1 - |mean direction|^2, [T]: 0 if all tokens point one way, 1 if to all sides."""
-    return 1 - np.square(_directions(states_Tnd).mean(1)).sum(-1)
+    return 1 - np.square(directions(states_Tnd).mean(1)).sum(-1)
 
 
 def num_clusters(states_Tnd: np.ndarray) -> np.ndarray:
     """Groups of tokens, [T], linked by directions nearer than `THRESHOLD`."""
-    u = _directions(states_Tnd)
+    u = directions(states_Tnd)
     distances = np.linalg.norm(u[:, :, None] - u[:, None], axis=-1)
     linked = distances < THRESHOLD
     for _ in range(int(np.ceil(np.log2(max(2, u.shape[1]))))):
@@ -127,8 +128,3 @@ def in_three(states_Tnd: np.ndarray) -> np.ndarray:
     centred = flat - flat.mean(0)
     axes = np.linalg.svd(centred, full_matrices=False)[2][:3]
     return (centred @ axes.T).reshape(*states_Tnd.shape[:2], -1)
-
-
-def _directions(states_Tnd: np.ndarray) -> np.ndarray:
-    states_Tnd = np.asarray(states_Tnd, float)
-    return states_Tnd / np.linalg.norm(states_Tnd, axis=-1, keepdims=True)

@@ -35,7 +35,7 @@ def describe(states_TND: np.ndarray) -> dict[str, np.ndarray]:
 
 def cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> float:
     """Of the angle between a token's two states, mean over tokens; 0 where one is 0."""
-    a, b = _directions(a_ND), _directions(b_ND)
+    a, b = directions(a_ND), directions(b_ND)
     return float((a * b).sum(-1).mean())
 
 
@@ -55,7 +55,9 @@ def linear_cka(a_ND: np.ndarray, b_ND: np.ndarray) -> float:
     return float(np.square(a.T @ b).sum() / size)
 
 
-def _directions(x_ND: np.ndarray) -> np.ndarray:
+def directions(x_ND: np.ndarray) -> np.ndarray:
+    """Vectors of length 1, x / |x|; zero stays zero."""
+    x_ND = np.asarray(x_ND, float)
     lengths = np.linalg.norm(x_ND, axis=-1, keepdims=True)
     return x_ND / np.where(lengths == 0, 1, lengths)
 

@@ -7,6 +7,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from diffeq_former.analysis import depth
 from diffeq_former.config import ModelConfig
@@ -54,7 +55,8 @@ def embed(c: ModelConfig, ends: dict, ids_BL) -> jax.Array:
 
 def _loss(c: ModelConfig, ends: dict, x_BLD, targets_BL) -> jax.Array:
     logits_BLV = jax.vmap(lambda x_LD: depth.logits(c, ends, x_LD))(x_BLD)
-    log_p_BLV, has = jax.nn.log_softmax(logits_BLV), targets_BL != NO_TARGET
-    places_BL1 = jnp.where(has, targets_BL, 0)[..., None]
-    picked_BL = jnp.take_along_axis(log_p_BLV, places_BL1, -1)[..., 0]
-    return -jnp.where(has, picked_BL, 0).sum() / has.sum()
+    has = targets_BL != NO_TARGET
+    losses_BL = optax.softmax_cross_entropy_with_integer_labels(
+        logits_BLV, jnp.where(has, targets_BL, 0)
+    )
+    return losses_BL.mean(where=has)

@@ -1,4 +1,4 @@
-"""A directory that is written whole or not at all."""
+"""Files and directories that are written whole or not at all."""
 
 import contextlib
 import shutil
@@ -6,6 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diffeq_former.errors import UserError, is_disk_full
+
+
+def aside(path: Path) -> Path:
+    """Where what becomes `path` is written first."""
+    return path.absolute().with_name(f".{path.name}.partial")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Gives a path aside, whose file takes the place of `path` when all is written."""
+    yield aside(path)
+    aside(path).replace(path)
 
 
 @contextlib.contextmanager
@@ -19,7 +31,7 @@ def complete_or_nothing(output: Path) -> Iterator[Path]:
     """
     if output.exists():
         raise UserError(f"output {output} exists: remove it or name another directory")
-    partial = output.absolute().with_name(f".{output.name}.partial")
+    partial = aside(output)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)

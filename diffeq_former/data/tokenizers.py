@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from diffeq_former.data.output import whole_file
 from diffeq_former.errors import UserError
 
 CONFIG = "tokenizer_config.json"
@@ -65,9 +66,8 @@ class Tokenizer(abc.ABC):
         """Writes the model into the directory, for `load_saved`."""
         path = Path(directory, self.FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(path.name + ".partial")
-        aside.write_bytes(self.model)
-        aside.replace(path)
+        with whole_file(path) as partial:
+            partial.write_bytes(self.model)
 
 
 class ByteTokenizer(Tokenizer):

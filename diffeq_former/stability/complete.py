@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from diffeq_former.config import MeshConfig
 from diffeq_former.data import dataset as datasets
-from diffeq_former.data.output import complete_or_nothing
+from diffeq_former.data.output import complete_or_nothing, whole_file
 from diffeq_former.errors import UserError
 from diffeq_former.sharding.mesh import make_mesh
 from diffeq_former.stability import grid as grids
@@ -85,10 +84,9 @@ def _say(line: str) -> None:
 
 def _write(path: Path, values: dict) -> None:
     """Whole or not at all. What is not finite is kept as such."""
-    aside = path.with_name(f".{path.name}.partial")
     text = json.dumps(values, default=lambda array: np.asarray(array).tolist())
-    aside.write_text(text + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    with whole_file(path) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
 
 
 def _read(path: Path) -> dict:

@@ -7,7 +7,6 @@ lock, for the run that is going on.
 
 import dataclasses
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from jax.sharding import Mesh
 from diffeq_former.config import Config, resolve
 from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
+from diffeq_former.data.output import aside, whole_file
 from diffeq_former.data.pipeline import check_enough
 from diffeq_former.errors import UserError
 from diffeq_former.settings import differences
@@ -198,7 +198,8 @@ def _check_empty(workdir: Path) -> None:
         return
     if not workdir.is_dir():
         raise UserError(f"{workdir} is a file: --workdir needs a folder")
-    ours = {LOCK, TOKENIZER, MANIFEST, _aside(MANIFEST), _aside(CONFIG)}
+    files = [workdir / name for name in (MANIFEST, CONFIG)]
+    ours = {LOCK, TOKENIZER, MANIFEST, *(aside(path).name for path in files)}
     if foreign := sorted({path.name for path in workdir.iterdir()} - ours):
         raise UserError(
             f"{workdir} is not empty and no run (it holds {foreign[0]}): use another"
@@ -224,10 +225,5 @@ def _read_json(path: Path) -> dict:
 
 
 def _write(path: Path, text: str) -> None:
-    aside = path.with_name(_aside(path.name))
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
-
-
-def _aside(name: str) -> str:
-    return name + ".partial"
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
+from diffeq_former.data.output import whole_file
 from diffeq_former.settings import flatten
 
 ROLLBACKS = "rollbacks"
@@ -99,6 +100,5 @@ def _drop_later_lines(path: Path, step: int, rollbacks: int) -> None:
     lines = path.read_text().splitlines(keepends=True)
     kept = [x for x in lines if x.endswith("\n") and is_kept(json.loads(x))]
     if kept != lines:
-        aside = path.with_suffix(".jsonl.new")
-        aside.write_text("".join(kept))
-        os.replace(aside, path)
+        with whole_file(path) as partial:
+            partial.write_text("".join(kept))

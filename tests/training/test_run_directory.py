@@ -64,7 +64,7 @@ def test_writing_again_changes_nothing(workdir, config, dataset):
 
 def test_interrupted_before_the_config_counts_as_empty(workdir, config, dataset):
     run_directory.write(workdir, config, dataset)
-    (workdir / "config.json").rename(workdir / "config.json.partial")
+    (workdir / "config.json").rename(workdir / ".config.json.partial")
     check(workdir, config, dataset)
 
 

@@ -64,7 +64,7 @@ def test_a_resumed_run_repeats_no_line(workdir):
         writer.scalars(step, {"loss": 5.0 - step, "grad_norm/bank": 0.25})
     writer.close()
     assert (workdir / "metrics.jsonl").read_text() == before
-    assert not list(workdir.glob("*.new"))
+    assert not list(workdir.glob(".*.partial"))
 
 
 def test_a_resumed_run_tells_tensorboard_to_forget_later_steps(workdir):

@@ -41,7 +41,7 @@ def pde(trained, folder: Path, *, sentences) -> list[dict]:
 
 
 def _measure(trained, sentence, diffusion: float) -> dict:
-    import jax
+    import optax
 
     from diffeq_former.analysis import depth, pde
     from diffeq_former.analysis.trajectory import effective_rank
@@ -50,11 +50,11 @@ def _measure(trained, sentence, diffusion: float) -> dict:
     x_LD = depth.embed(c, ends, ids_L)
     x_TLD = np.asarray(pde.states(c, trained.table, x_LD, diffusion), float)
     logits_LV = depth.logits(c, ends, x_TLD[-1].astype("float32"))[:-1]
-    log_p_LV = np.asarray(jax.nn.log_softmax(logits_LV))
+    losses_L = optax.softmax_cross_entropy_with_integer_labels(logits_LV, ids_L[1:])
     steps_TLD = np.diff(x_TLD, axis=1)
     lengths = (np.linalg.norm(x, axis=-1).mean(-1) for x in (steps_TLD, x_TLD))
     return {
-        "loss": float(-log_p_LV[np.arange(len(ids_L) - 1), ids_L[1:]].mean()),
+        "loss": float(losses_L.mean()),
         "roughness": np.divide(*lengths),
         "effective_rank": np.array([effective_rank(x_LD) for x_LD in x_TLD]),
     }
