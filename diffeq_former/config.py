@@ -42,7 +42,7 @@ class ModelConfig:
     time_embed_dim: int = 96  # E: width of u(t), rank of the weights' motion in depth
     num_frequencies: int = 128  # S: sinusoids; features(t) has 2S + 1 entries
     time_scale: float = 1000.0  # the fastest sinusoid is sin(time_scale * t)
-    time_knots: int = 0  # u(t) is a line between so many times, see models/; 0: curved
+    time_pieces: int = 0  # W(t) is constant on so many parts of depth; 0: a curve
     time_mlp: str = (
         "per_weight"  # per_weight | shared: one MLP a weight, or one for all
     )

@@ -104,6 +104,11 @@ def _validate_depth(config: Config) -> None:
             f" where a layer_table has none; use {grids.FIXED}, or another"
             " model.weights"
         )
+    if kind != grids.FIXED and config.model.time_pieces:
+        raise UserError(
+            f"config.training.depth_grid: {kind} steps would cross the pieces of depth"
+            f" on which W(t) is constant; use {grids.FIXED}, or model.time_pieces=0"
+        )
     given, start = config.training.depth_steps, config.training.depth_steps_from
     require(0 <= start <= 1, "training.depth_steps_from", "in [0, 1]", start)
     if not given:

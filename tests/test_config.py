@@ -4,12 +4,7 @@ import dataclasses
 
 import pytest
 
-from diffeq_former.config import (
-    Config,
-    default_config,
-    resolve,
-    to_config_dict,
-)
+from diffeq_former.config import Config, default_config, resolve, to_config_dict
 from diffeq_former.errors import UserError
 from diffeq_former.settings import differences
 
@@ -166,7 +161,14 @@ REFUSALS = [
         {"training.depth_steps_from": 0.5},
         "depth_steps_from: expected 0 without training.depth_steps, got 0.5",
     ),
-    ({"model.time_knots": -1}, "model.time_knots: expected 0 (none) or more, got -1"),
+    (
+        {"model.time_pieces": 5},
+        "model.time_pieces: expected 0 (W(t) is a curve) or model.num_layers (12), got",
+    ),
+    (
+        {"training.depth_grid": "shifted", "model.time_pieces": 12},
+        "depth_grid: shifted steps would cross the pieces of depth on which W(t) is",
+    ),
     (
         {"training.per_device_batch_size": -1},
         "per_device_batch_size: expected 0 (all) or more, got -1",

@@ -11,7 +11,8 @@ from jax.sharding import Mesh
 from diffeq_former.config import ModelConfig
 from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.errors import UserError
-from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.depth_grid import own_grid
+from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.ode.grid import Grid, stage_times
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.sharding.mesh import on_mesh
@@ -39,7 +40,7 @@ class Trained:
     @functools.cached_property
     def ends(self) -> dict:
         """The parameters at both ends of depth: embeddings, last norm, head."""
-        return jax.device_get({k: v for k, v in self.params.items() if k != "weights"})
+        return jax.device_get(ends_of(self.params))
 
     @functools.cached_property
     def table(self) -> dict:
@@ -54,14 +55,15 @@ class Trained:
         Raises:
           UserError: for a number that the model has no weights for.
         """
-        layers, num_times = self.config.num_layers, num_times or self.config.num_layers
-        if self.config.weights == "layer_table" and num_times != layers:
+        c = self.config
+        if num_times in (None, c.num_layers):
+            return np.asarray(own_grid(c).times_TS[:, -1])
+        if c.weights == "layer_table" or c.time_pieces:
             raise UserError(
-                f"--num_times={num_times}: {self.name} is a layer_table, which has"
-                f" weights at its {layers} layers and none between them; leave it out"
+                f"--num_times={num_times}: {self.name} has weights of its"
+                f" {c.num_layers} layers and none between them; leave it out"
             )
-        nodes = SOLVERS[self.config.solver].nodes[-1:]
-        return np.asarray(stage_times(num_times, nodes))[:, 0]
+        return np.asarray(stage_times(num_times, SOLVERS[c.solver].nodes))[:, -1]
 
     def weights_at(self, times_T: np.ndarray) -> dict:
         """The weights at what `times` gave: units with a leading axis T."""

@@ -23,6 +23,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.units import with_step_lengths
 from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state
 
@@ -91,17 +92,9 @@ def export_run(
 
 
 def fold_step(c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]:
-    """The same layer_table in steps of length 1, as transformers' models have them.
-
-    The length goes into the maps that write to the residual stream.
-    """
-    h, units = c.step_size, BLOCKS[c.block].units(c)
-    weights = {
-        name: jax.tree.map(lambda w: w * h, unit)
-        if h != 1 and getattr(units[name], "writes_residual", False)
-        else unit
-        for name, unit in params["weights"].items()
-    }
+    """The same layer_table in steps of length 1, as transformers' models have them."""
+    units = BLOCKS[c.block].units(c)
+    weights = with_step_lengths(units, params["weights"], c.step_size)
     return dataclasses.replace(c, horizon=0.0), params | {"weights": weights}
 
 

@@ -10,8 +10,11 @@ from diffeq_former.config import Config, ModelConfig
 from diffeq_former.data.output import complete_or_nothing
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import written
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.depth_grid import own_grid
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.units import with_step_lengths
 from diffeq_former.ode.grid import FIXED
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.sharding.mesh import on_mesh
@@ -39,6 +42,7 @@ def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
     return dataclasses.replace(
         c.at_depth(num_steps),
         weights="layer_table",
+        time_pieces=0,
         generate_weights="tabulated",
         remat=WITHOUT_WEIGHTS.get(c.remat, c.remat),
     )
@@ -50,7 +54,12 @@ def discrete_params(c: ModelConfig, params: dict, num_steps: int) -> dict:
         c.at_depth(num_steps), generate_weights="tabulated", dtype="float32"
     )
     table = Transformer(exact).apply({"params": params}, method="tabulate")
-    return params | {"weights": jax.tree.map(lambda w: w[:, 0], table)}
+    weights = jax.tree.map(lambda w: w[:, 0], table)
+    lengths_T = own_grid(exact).lengths_T
+    if lengths_T is not None:  # layers are equally long
+        units = BLOCKS[c.block].units(exact)
+        weights = with_step_lengths(units, weights, num_steps * lengths_T)
+    return params | {"weights": weights}
 
 
 def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> Config:

@@ -54,21 +54,8 @@ class TimeMLPs(nn.Module):
 def embed_times(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:
     """u_m(t) of every MLP m at every time: [M, T, E], float32.
 
-    With the `unit` initialisation u(t) is divided by its length. With K `time_knots`
-    the MLPs see 1/K, 2/K, ..., 1 alone: u(t) is a line between two of these, and before
-    the first it is constant. So the steps of a model of K layers (Euler, Lie-Trotter)
-    have weights as free as without knots, and W(t) is continuous between them.
+    With the `unit` initialisation u(t) is divided by its length.
     """
-    if not c.time_knots:
-        return _through_mlps(c, mlps, times_T)
-    knots_K = jnp.arange(1, c.time_knots + 1, dtype=jnp.float32)
-    place_T = jnp.maximum(times_T.astype(jnp.float32) * c.time_knots, 1.0)
-    hat_TK = jax.nn.relu(1.0 - jnp.abs(place_T[:, None] - knots_K[None, :]))
-    u_MKE = _through_mlps(c, mlps, knots_K / c.time_knots)
-    return _einsum("tk,mke->mte", hat_TK, u_MKE)
-
-
-def _through_mlps(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:
     phi_TF = features(times_T, c.num_frequencies, c.time_scale)
     h_MTE = _einsum("tf,mfe->mte", phi_TF, mlps["kernel_1"]) + mlps["bias_1"][:, None]
     h_MTE = jax.nn.silu(h_MTE)

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.depth_grid import own_grid
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
 from diffeq_former.models.hypernetwork import Hypernetwork
 from diffeq_former.models.partition import HIDDEN, constrain, constrain_table
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.grid import Grid, uniform
+from diffeq_former.ode.grid import Grid
 from diffeq_former.ode.integrate import scan_over_grid
-from diffeq_former.ode.solvers import SOLVERS
 
 
 class Transformer(nn.Module):
@@ -65,7 +65,7 @@ class Transformer(nn.Module):
           tokens_BL: token ids.
           table: what `tabulate` returned for the same parameters and grid; None: made
             here.
-          grid: of depth, for the model's solver and steps; None: the uniform one.
+          grid: of depth, for the model's solver and steps; None: `own_grid`.
           positions_BL: where the tokens stand in their sequences; None: 0, 1, ...
         """
         c, B, L = self.config, *tokens_BL.shape
@@ -74,7 +74,7 @@ class Transformer(nn.Module):
         segments_BL = None
         if c.document_masking and not self.cached:  # what is cached is one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
-        parameters, grid = self.weights(), self._grid(grid)
+        parameters, grid = self.weights(), grid or own_grid(self.config)
         if c.generate_weights == "per_step":
             per_step = grid.times_TS
         else:
@@ -106,17 +106,14 @@ class Transformer(nn.Module):
         """The weights of all steps: units with leading axes [T, S]. For the grid see
         `hidden`.
         """
-        return self._tabulate(self.weights(), self._grid(grid))
+        return self._tabulate(self.weights(), grid or own_grid(self.config))
 
     @jax.named_scope("tabulate")
     def coefficients(self, grid: Grid | None = None) -> dict[str, jax.Array]:
         """A hypernetwork's u(t) of all units at all times of the table, [T S, E]."""
-        c, times = self.config, self._grid(grid).times_TS.reshape(-1)
-        return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
-
-    def _grid(self, grid: Grid | None) -> Grid:
         c = self.config
-        return grid or uniform(c.num_layers, SOLVERS[c.solver].nodes)
+        times = (grid or own_grid(c)).times_TS.reshape(-1)
+        return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
 
     @jax.named_scope("tabulate")
     def _tabulate(self, parameters, grid: Grid) -> dict:
@@ -126,3 +123,8 @@ class Transformer(nn.Module):
         )
         table = constrain_table(self.block.units(c), table)
         return jax.tree.map(lambda w: w.reshape(times_TS.shape + w.shape[1:]), table)
+
+
+def ends_of(params: dict) -> dict:
+    """The parameters at both ends of depth: embeddings, last norm, head."""
+    return {name: value for name, value in params.items() if name != "weights"}

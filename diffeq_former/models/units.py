@@ -63,3 +63,25 @@ def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
         bias = weights["bias"]
         y = y + jnp.expand_dims(bias, tuple(range(y.ndim - bias.ndim)))
     return y
+
+
+def with_step_lengths(units: Units, weights: dict, lengths) -> dict:
+    """The weights of steps of length 1 that do what those of other lengths do.
+
+    A length goes into the maps that write to the residual stream.
+
+    Args:
+      units: the block's.
+      weights: of the units, with a leading axis of steps.
+      lengths: of each step, or one for all.
+    """
+
+    def scaled(w):
+        return w * jnp.reshape(lengths, (-1, *[1] * (w.ndim - 1)))
+
+    return {
+        name: jax.tree.map(scaled, unit)
+        if getattr(units[name], "writes_residual", False)
+        else unit
+        for name, unit in weights.items()
+    }

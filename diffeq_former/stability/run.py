@@ -16,7 +16,7 @@ from diffeq_former.analysis import drift, lyapunov, sensitivity
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches, validation_batches
-from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import state as states
 from diffeq_former.training.step import step_function
@@ -111,13 +111,13 @@ def _held_out(config: Config, dataset: Dataset) -> dict:
 def _look(config: Config, batch: dict, params: dict) -> dict:
     """Loss, drift, gradients by depth and the largest exponent, of held-out text."""
     c = config.model
-    ends = {name: value for name, value in params.items() if name != "weights"}
+    ends = ends_of(params)
     table = _table(c, params)
     first_BLD = sensitivity.embed(c, ends, batch["inputs"])
     loss, states_TBLD, gradient_norms_T = sensitivity.measure(
         c, ends, table, first_BLD, batch["targets"]
     )
-    states_TLD = states_TBLD[:, 0, : min(PERTURBED, c.max_len)]
+    states_TLD = states_TBLD[:, 0, :PERTURBED]
     exponent = np.nan
     if np.isfinite(states_TLD).all():
         along = (c, table, states_TLD, states_TLD.shape[1], "whole", 1)

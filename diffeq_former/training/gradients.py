@@ -13,9 +13,10 @@ import jax.numpy as jnp
 
 from diffeq_former.config import Config
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.depth_grid import own_grid
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.partition import constrain_table, num_shares, rows_apart
-from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
 from diffeq_former.training import smoothness, trainable
@@ -34,7 +35,7 @@ def loss_and_gradients(
       params: the model's parameters.
       batches_MBL: `inputs` and `targets`, micro-batches first.
       key: of the dropout.
-      grid: of depth; None: the uniform one.
+      grid: of depth; None: `own_grid`.
 
     Returns:
       `loss`: mean -log p(target) in nats; `z_loss`: its weight times the mean squared
@@ -43,6 +44,7 @@ def loss_and_gradients(
       were tabulated; and the gradients of loss + z_loss + the weighted sum of the last
       two, of a bank as a BankGradient if the weights were tabulated.
     """
+    grid = grid or own_grid(config.model)
     variables, frozen, pull_back = variables_and_way_back(config, params, grid)
 
     def of_rows(batch_BL, key):
@@ -109,13 +111,8 @@ def variables_and_way_back(config: Config, params: dict, grid: Grid | None = Non
         of_weights = join_banks({"weights": pull_back_table(of_table)[0]}, of_banks)
         return gradients["params"] | of_weights
 
-    variables = {"params": _ends(trained), "table": table}
-    return variables, {"params": _ends(frozen), "table": frozen_table}, pull_back
-
-
-def _ends(params: dict) -> dict:
-    """What stands before and after depth."""
-    return {name: value for name, value in params.items() if name != "weights"}
+    variables = {"params": ends_of(trained), "table": table}
+    return variables, {"params": ends_of(frozen), "table": frozen_table}, pull_back
 
 
 def _objective(

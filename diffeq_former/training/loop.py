@@ -18,6 +18,7 @@ from diffeq_former.sharding.agreement import AnyProcess, is_primary, together
 from diffeq_former.sharding.mesh import rows_of_process, shard_batch
 from diffeq_former.training import checkpoint, divergence, run_directory, state
 from diffeq_former.training.damage import Damaged, set_aside
+from diffeq_former.training.depths import depth_of_step
 from diffeq_former.training.divergence import Diverged
 from diffeq_former.training.faults import told
 from diffeq_former.training.introduction import described
@@ -91,7 +92,7 @@ class _Loop:
         self._stop, self._mesh, self._first_state = stop, mesh, first_state
         self._dataset, self._should_stop = dataset, AnyProcess(mesh, stop)
         primary = is_primary()
-        self._next_step = make_train_steps(config, mesh)
+        self._steps = make_train_steps(config, mesh)
         self._directory = workdir / run_directory.CHECKPOINTS
         damaged = self._restore()
         self._batches = self._open_batches()
@@ -207,9 +208,10 @@ class _Loop:
         """Starts a step; then looks at the one before, while the device works."""
         with self._meter.data_wait():
             batch = shard_batch(next(self._batches), self._mesh)
+        depth = depth_of_step(self._config, self._step)
         with jax.transfer_guard("disallow"):
-            self._state, metrics = self._next_step(self._step)(self._state, batch)
-        self._meter.count_step()
+            self._state, metrics = self._steps[depth](self._state, batch)
+        self._meter.count_step(depth)
         self._report()
         self._metrics = metrics
         self._step += 1

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import statistics
 import time
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import psutil
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
+from diffeq_former.training.depths import all_depths
 from diffeq_former.training.flops import flops_per_token, peak_flops
 
 GIB = 2**30
@@ -21,15 +21,18 @@ class Meter:
 
     def __init__(self, config: Config, seq_len: int, mesh: Mesh):
         self._tokens_per_step = config.training.batch_size * seq_len
-        self._flops_per_step = self._tokens_per_step * statistics.fmean(
-            flops_per_token(config.at_depth(n).model, seq_len) for n in config.depths
-        )
+        self._flops_per_token = {
+            n: flops_per_token(config.at_depth(n).model, seq_len)
+            for n in all_depths(config)
+        }
         self._device, self._num_devices = mesh.local_devices[0], mesh.size
         self._process = psutil.Process()
         self.restart()
 
-    def count_step(self) -> None:
+    def count_step(self, depth: int) -> None:
+        """Of so many solver steps."""
         self._steps += 1
+        self._flops += self._tokens_per_step * self._flops_per_token[depth]
 
     @contextlib.contextmanager
     def data_wait(self) -> Iterator[None]:
@@ -69,14 +72,16 @@ class Meter:
         """What only known devices tell: utilisation and memory."""
         numbers = {}
         if peak := peak_flops(self._device.device_kind):
-            numbers["mfu"] = self._flops_per_step / (seconds * peak * self._num_devices)
+            flops = self._flops / max(self._steps, 1)
+            numbers["mfu"] = flops / (seconds * peak * self._num_devices)
         if stats := self._device.memory_stats():
             numbers["device_memory_gib"] = stats["peak_bytes_in_use"] / GIB
         return numbers
 
     def restart(self) -> None:
         """From here on time is time of the next steps."""
-        self._start, self._steps, self._waited = time.perf_counter(), 0, 0.0
+        self._start, self._steps = time.perf_counter(), 0
+        self._waited, self._flops = 0.0, 0.0
 
 
 def perplexity(loss: float) -> float:

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import Config
-from diffeq_former.ode.grid import Grid, uniform
-from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.ode.grid import Grid
 
 
 def smoothness(table: dict, grid: Grid) -> jax.Array:
@@ -38,18 +37,17 @@ def is_known(table: dict) -> bool:
 
 
 def add(
-    config: Config, table: dict, grid: Grid | None, gradients: dict
+    config: Config, table: dict, grid: Grid, gradients: dict
 ) -> tuple[jax.Array, dict]:
     """The smoothness, and the gradients with its own, weighted, added.
 
     Args:
       config: whose weight counts.
       table: units with leading axes [T, S].
-      grid: the table's; None: the uniform one.
+      grid: the table's.
       gradients: like the table, float32.
     """
-    c, weight = config.model, config.training.smoothness
-    grid = grid or uniform(c.num_layers, SOLVERS[c.solver].nodes)
+    weight = config.training.smoothness
     if not weight:
         return smoothness(table, grid), gradients
     value, own = jax.value_and_grad(smoothness)(table, grid)

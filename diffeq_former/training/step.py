@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
+from diffeq_former.models.depth_grid import own_grid
 from diffeq_former.models.partition import constrain
 from diffeq_former.ode import grid as grids
 from diffeq_former.ode.solvers import SOLVERS
@@ -21,6 +21,7 @@ from diffeq_former.sharding.mesh import (
     replicated,
 )
 from diffeq_former.training import trainable
+from diffeq_former.training.depths import all_depths
 from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.norms import norms, squares
@@ -33,22 +34,9 @@ GRID_KEY = 2**32 - 1
 StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
 
 
-def make_train_steps(config: Config, mesh: Mesh) -> Callable[[int], StepFunction]:
-    """From how many steps are done to the next: of a depth drawn from seed and step.
-
-    The step of each depth compiles when it is first called.
-    """
-    c, own = config.training, config.model.num_layers
-    depths = {own, *config.depths}
-    steps = {n: make_train_step(config.at_depth(n), mesh) for n in depths}
-
-    def next_step(done: int) -> StepFunction:
-        if done < c.depth_steps_from * c.num_steps:
-            return steps[own]
-        draw = np.random.default_rng([config.seed, done])
-        return steps[int(draw.choice(config.depths))]
-
-    return next_step
+def make_train_steps(config: Config, mesh: Mesh) -> dict[int, StepFunction]:
+    """The step of each depth, see depths.py; it compiles when it is first called."""
+    return {n: make_train_step(config.at_depth(n), mesh) for n in all_depths(config)}
 
 
 def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
@@ -116,9 +104,11 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
 
 
 def _draw_grid(config: Config, key: jax.Array) -> grids.Grid:
-    c, of_grid = config.model, jax.random.fold_in(key, GRID_KEY)
-    nodes = SOLVERS[c.solver].nodes
-    return grids.draw(config.training.depth_grid, of_grid, c.num_layers, nodes)
+    c, kind = config.model, config.training.depth_grid
+    if kind == grids.FIXED:
+        return own_grid(c)
+    of_grid = jax.random.fold_in(key, GRID_KEY)
+    return grids.draw(kind, of_grid, c.num_layers, SOLVERS[c.solver].nodes)
 
 
 def _micro_batches(batch_BL: dict, M: int) -> dict:

@@ -22,12 +22,17 @@ CONTINUOUS = [
     for c in allowed(weights=weights)
     if c.solver in ONE_TIME_A_STEP
 ]
+CONTINUOUS += [
+    dataclasses.replace(c, time_pieces=c.num_layers)
+    for c in CONTINUOUS
+    if name(c) in ("gpt-hypernetwork-strang", "llama-hypernetwork-euler")
+]
 QUICK = ("gpt-hypernetwork-euler", "llama-hypernetwork-lie_trotter")
 
 
 @pytest.mark.parametrize(
     "config",
-    in_two_lots(CONTINUOUS, lambda config: name(config) in QUICK),
+    in_two_lots(CONTINUOUS, lambda c: c.time_pieces or name(c) in QUICK),
     ids=name,
 )
 def test_logits_are_those_of_the_continuous_model(config):

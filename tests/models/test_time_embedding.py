@@ -41,30 +41,6 @@ def test_unit_initialisation_normalises_u():
     np.testing.assert_allclose(lengths, np.ones_like(lengths), rtol=1e-5)
 
 
-@pytest.mark.parametrize("num_knots", [1, 3, 8])
-def test_between_knots_u_is_a_line(num_knots):
-    config = dataclasses.replace(TINY, time_knots=num_knots)
-    mlps = params_of(TINY)["weights"]["time_mlp"]
-    knots = stage_times(num_knots, (1.0,))[:, 0]
-    at_knots = np.asarray(embed_times(TINY, mlps, knots))
-    expected = np.stack(
-        [[np.interp(TIMES, knots, u_K) for u_K in u_KE.T] for u_KE in at_knots]
-    ).swapaxes(1, 2)
-    u_MTE = embed_times(config, mlps, TIMES)
-    np.testing.assert_allclose(u_MTE, expected, rtol=0, atol=1e-6)
-    assert np.ptp(np.asarray(u_MTE), axis=1).max() > 0.1 or num_knots == 1
-
-
-@pytest.mark.parametrize("solver", ["euler", "lie_trotter"])
-def test_steps_on_knots_compute_as_without(solver):
-    without = dataclasses.replace(TINY, solver=solver)
-    params, tokens_BL = params_of(without), jnp.arange(8)[None]
-    expected = Transformer(without).apply({"params": params}, tokens_BL)
-    knots = dataclasses.replace(without, time_knots=TINY.num_layers)
-    logits = Transformer(knots).apply({"params": params}, tokens_BL)
-    np.testing.assert_allclose(logits, expected, atol=1e-6)
-
-
 def test_shared_mlp_is_the_case_of_equal_mlps():
     each, one = (
         dataclasses.replace(TINY, time_mlp=m) for m in ("per_weight", "shared")

@@ -176,6 +176,16 @@ def test_steps_on_a_drawn_grid_are_steps_of_their_lengths(config):
         close(x_BLD, states_TBLD[k])
 
 
+@pytest.mark.parametrize("solver", ["euler", "lie_trotter"])
+def test_as_many_steps_as_pieces_compute_as_on_the_curve(solver):
+    curve = dataclasses.replace(TINY, solver=solver)
+    pieces = dataclasses.replace(curve, time_pieces=TINY.num_layers)
+    params, tokens_BL = params_of(curve), tokens_of(curve)
+    close(logits_of(pieces, params, tokens_BL), logits_of(curve, params, tokens_BL))
+    finer = [logits_of(c.at_depth(6), params, tokens_BL) for c in (pieces, curve)]
+    assert np.abs(finer[0] - finer[1]).max() > 1e-3
+
+
 @pytest.mark.parametrize(
     "generate, dtype", [("tabulated", "bfloat16"), ("per_step", "float32")]
 )

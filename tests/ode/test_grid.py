@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from diffeq_former.ode.grid import KINDS, MOVES, draw, stage_times, uniform
+from diffeq_former.ode.grid import MOVES, draw, on_pieces, stage_times, uniform
 from diffeq_former.ode.solvers import SOLVERS
 
 T, NODES = 8, (0.0, 0.5, 1.0)
@@ -23,10 +23,39 @@ def test_the_uniform_grid_ends_at_one_and_rounds_once(num_steps):
     assert times[-1, 1] == 1.0
 
 
-def test_the_fixed_grid_is_the_uniform_one():
-    fixed, same = drawn("fixed", 0), uniform(T, NODES)
-    np.testing.assert_array_equal(fixed.times_TS, same.times_TS)
-    assert fixed.lengths_T is None and same.lengths_T is None
+@pytest.mark.parametrize("num_pieces", [1, 2, 3, T, 12])
+def test_as_many_steps_as_pieces_are_the_uniform_grid(num_pieces):
+    grid, same = on_pieces(num_pieces, num_pieces, 1), uniform(num_pieces, (1.0,))
+    np.testing.assert_array_equal(grid.times_TS, same.times_TS)
+    assert grid.lengths_T is None and same.lengths_T is None
+
+
+@pytest.mark.parametrize("num_pieces", [1, 2, 3, T, 12])
+def test_steps_keep_to_the_pieces(num_pieces):
+    """A step is a part of one piece or covers some; the times are of where it begins"""
+    for num_steps in set(range(1, 8 * num_pieces + 3)) - {num_pieces}:
+        grid = jax.tree.map(np.asarray, on_pieces(num_steps, num_pieces, 3))
+        assert grid.times_TS.shape == (num_steps, 3)
+        points = np.concatenate([[0], np.cumsum(grid.lengths_T, dtype=float)])
+        assert (grid.lengths_T > 0).all() and points[-1] == pytest.approx(1)
+        points *= num_pieces
+        whole = np.abs(points - np.round(points)) < 1e-4
+        if num_steps < num_pieces:
+            assert whole.all()
+        else:
+            assert whole.sum() == num_pieces + 1
+        left = np.floor(points[:-1] + 1e-4)
+        np.testing.assert_allclose(
+            grid.times_TS, np.tile((left[:, None] + 1) / num_pieces, 3), atol=1e-7
+        )
+
+
+def test_the_first_piece_is_cut_last_and_the_others_evenly():
+    lengths = {n: T * np.asarray(on_pieces(n, T, 1).lengths_T) for n in (4, 6, 16, 64)}
+    assert lengths[4] == pytest.approx([1, 2, 2, 3])
+    assert lengths[6] == pytest.approx([1, 1, 1, 2, 1, 2])
+    assert lengths[16] == pytest.approx([1] + 12 * [1 / 2] + 3 * [1 / 3])
+    assert lengths[64][:3] == pytest.approx([1 / 2, 1 / 2, 1 / 8])
 
 
 @pytest.mark.parametrize("kind", MOVES)
@@ -56,7 +85,7 @@ def test_points_move_anew_by_up_to_half_a_step(kind):
     assert len(np.unique(moves[:, 0])) > 390
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MOVES)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_times_are_the_solvers(kind, solver):
     """The right end for euler, the middle for strang, k + c_i h for Runge-Kutta."""

@@ -7,6 +7,8 @@ import pytest
 from cases import TINY, mesh_of
 
 from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.training import metrics
+from diffeq_former.training.flops import flops_per_token
 from diffeq_former.training.metrics import Meter, perplexity
 from diffeq_former.training.norms import norms, squares
 
@@ -16,7 +18,7 @@ LOSS = {"loss": jnp.float32(math.log(7.0))}
 
 @pytest.fixture
 def meter():
-    training = TrainingConfig(batch_size=ROWS)
+    training = TrainingConfig(batch_size=ROWS, depth_steps="2,5,5")
     return Meter(Config(model=TINY, training=training), SEQ_LEN, mesh_of(8))
 
 
@@ -36,7 +38,7 @@ def test_rates_agree_with_each_other_and_with_the_clock(request):
     meter = request.getfixturevalue("meter")  # its clock starts here
     for _ in range(4):
         time.sleep(0.01)
-        meter.count_step()
+        meter.count_step(5)
     values = meter.report(LOSS)
     elapsed = time.perf_counter() - start
     seconds = values["seconds_per_step"]
@@ -50,7 +52,7 @@ def test_waiting_is_counted_a_step_and_pauses_are_not_counted(meter):
     for _ in range(2):
         with meter.data_wait():
             time.sleep(0.02)
-        meter.count_step()
+        meter.count_step(5)
     start = time.perf_counter()
     with meter.pause():
         time.sleep(0.5)
@@ -66,7 +68,7 @@ def test_a_report_in_a_pause_starts_anew_after_it(meter):
         meter.report(LOSS)
         time.sleep(0.2)
     start = time.perf_counter()
-    meter.count_step()
+    meter.count_step(5)
     seconds = meter.report(LOSS)["seconds_per_step"]
     assert 0 < seconds <= time.perf_counter() - start + 0.1
 
@@ -74,9 +76,9 @@ def test_a_report_in_a_pause_starts_anew_after_it(meter):
 def test_a_report_starts_anew(meter):
     with meter.data_wait():
         time.sleep(0.01)
-    meter.count_step()
+    meter.count_step(5)
     meter.report(LOSS)
-    meter.count_step()
+    meter.count_step(5)
     assert meter.report(LOSS)["data_wait_seconds"] == 0.0
 
 
@@ -85,6 +87,18 @@ def test_memory_is_that_of_this_process(meter):
     ballast = np.ones(2**27, np.uint8)
     grown = meter.report(LOSS)["host_memory_gib"] - before
     assert grown == pytest.approx(ballast.nbytes / 2**30, rel=0.3)
+
+
+def test_utilisation_counts_the_steps_that_were_taken(meter, monkeypatch):
+    monkeypatch.setattr(metrics, "peak_flops", lambda kind: 1e9)
+    depths = (TINY.num_layers, 5, 2, 5)
+    for depth in depths:
+        meter.count_step(depth)
+    values = meter.report(LOSS)
+    of_token = [flops_per_token(TINY.at_depth(n), SEQ_LEN) for n in depths]
+    flops = ROWS * SEQ_LEN * sum(of_token)
+    expected = flops / (4 * values["seconds_per_step"] * 8e9)
+    assert values["mfu"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_unknown_devices_report_no_utilisation(meter):

@@ -12,9 +12,10 @@ from cases import TINY, params_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.config import Config, ModelConfig, TrainingConfig
+from diffeq_former.models.depth_grid import own_grid
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.grid import draw, uniform
+from diffeq_former.ode.grid import MOVES, draw, uniform
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.smoothness import smoothness
@@ -76,7 +77,9 @@ def test_values(kind, model):
     """Against states that the model sows, and its table."""
     config, batch = config_of(**model), batch_of(ROWS)
     c, params = config.model, params_of(config.model)
-    grid = draw(kind, jax.random.key(1), c.num_layers, SOLVERS[c.solver].nodes)
+    grid = own_grid(c)
+    if kind in MOVES:
+        grid = draw(kind, jax.random.key(1), c.num_layers, SOLVERS[c.solver].nodes)
     losses, _ = accumulated(config, params, batch, 2, grid)
 
     def run(model):

@@ -10,6 +10,7 @@ from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingC
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES
 from diffeq_former.sharding.mesh import shard_batch
+from diffeq_former.training.depths import depth_of_step
 from diffeq_former.training.state import TrainState, update_of
 from diffeq_former.training.step import make_train_step, make_train_steps
 
@@ -181,28 +182,25 @@ def test_grids_are_a_function_of_the_step_and_compile_once(batch, kind):
 @pytest.mark.slow
 def test_depths_are_a_function_of_the_step(batch):
     config = continuous(depth_steps="2,3,3")
-    next_step, params = make_train_steps(config, mesh_of(8)), params_of(config.model)
+    steps, params = make_train_steps(config, mesh_of(8)), params_of(config.model)
     expected = {n: loss_of(config.model.at_depth(n), params, batch) for n in (2, 3)}
     assert abs(float(expected[2] - expected[3])) > 1e-2
     depths = []
     for done in range(16):
         state = new_state(copy(params), done, config)
-        metrics = next_step(done)(state, batch)[1]
-        n = int(metrics["depth_steps"])
+        n = depth_of_step(config, done)
+        metrics = steps[n](state, batch)[1]
+        assert n == metrics["depth_steps"]
         assert float(metrics["loss"]) == pytest.approx(float(expected[n]), rel=1e-5)
         depths.append(n)
     assert set(depths) == {2, 3} and depths.count(3) > depths.count(2)
-    again = make_train_steps(config, mesh_of(8))
-    assert [again(k) is again(0) for k in range(16)] == [n == depths[0] for n in depths]
+    assert depths == [depth_of_step(config, done) for done in range(16)]
 
 
 def test_depths_are_drawn_from_a_part_on():
     drawn = {"depth_steps": "2,4", "depth_steps_from": 0.25, "num_steps": 40}
-    next_step = make_train_steps(config := continuous(**drawn), mesh_of(8))
-    own, later = next_step(0), {next_step(done) for done in range(10, 40)}
-    assert config.model.num_layers == 3
-    assert all(next_step(done) is own for done in range(10))
-    assert len(later) == 2 and own not in later
+    depths = [depth_of_step(continuous(**drawn), done) for done in range(40)]
+    assert depths[:10] == 10 * [3] and set(depths[10:]) == {2, 4}
 
 
 def test_the_loss_is_the_models(train_step, batch):
