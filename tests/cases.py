@@ -108,6 +108,13 @@ def stabilised() -> list[ModelConfig]:
     return [dataclasses.replace(TINY, **fields) for fields in given]
 
 
+def on_pieces() -> list[ModelConfig]:
+    """W(t) constant on pieces of depth, in steps of several lengths."""
+    pieces = dataclasses.replace(TINY, time_pieces=TINY.num_layers)
+    llama = dataclasses.replace(pieces, block="llama", solver="heun")
+    return [pieces.at_depth(2), llama.at_depth(5)]
+
+
 def in_two_lots(cases, is_quick) -> list:
     """Parameters of a test, of which those that are not quick are left out at first."""
     return [
@@ -126,6 +133,8 @@ def is_allowed(config: ModelConfig) -> bool:
 
 def name(config: ModelConfig) -> str:
     s, known = config.stabilisers, f"{config.block}-{config.weights}-{config.solver}"
+    if config.time_pieces:
+        known += f"-{config.num_layers}_on_{config.time_pieces}"
     return known if s == Stabilisers() else f"{known}-{s.norm}-{s.residual:g}"
 
 

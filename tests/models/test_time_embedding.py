@@ -41,6 +41,20 @@ def test_unit_initialisation_normalises_u():
     np.testing.assert_allclose(lengths, np.ones_like(lengths), rtol=1e-5)
 
 
+@pytest.mark.parametrize("solver", ["euler", "lie_trotter"])
+def test_as_many_steps_as_pieces_compute_as_on_the_curve(solver):
+    curve = dataclasses.replace(TINY, solver=solver)
+    pieces = dataclasses.replace(curve, time_pieces=TINY.num_layers)
+    params, tokens_BL = params_of(curve), jnp.arange(8)[None]
+
+    def logits_of(c):
+        return np.asarray(Transformer(c).apply({"params": params}, tokens_BL))
+
+    np.testing.assert_allclose(logits_of(pieces), logits_of(curve), rtol=0, atol=1e-6)
+    difference = logits_of(pieces.at_depth(6)) - logits_of(curve.at_depth(6))
+    assert np.abs(difference).max() > 1e-3
+
+
 def test_shared_mlp_is_the_case_of_equal_mlps():
     each, one = (
         dataclasses.replace(TINY, time_mlp=m) for m in ("per_weight", "shared")

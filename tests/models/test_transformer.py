@@ -12,6 +12,7 @@ from cases import (
     allowed_in_turn,
     in_two_lots,
     name,
+    on_pieces,
     params_of,
     stabilised,
     tokens_of,
@@ -24,7 +25,9 @@ from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import Grid, draw, stage_times
 from diffeq_former.ode.solvers import SOLVERS
 
-every_model = pytest.mark.parametrize("config", allowed() + stabilised(), ids=name)
+every_model = pytest.mark.parametrize(
+    "config", allowed() + stabilised() + on_pieces(), ids=name
+)
 every_block = pytest.mark.parametrize("block", BLOCKS)
 
 
@@ -116,7 +119,8 @@ def close(a, b, atol=2e-5):
 @pytest.mark.parametrize(
     "config",
     in_two_lots(
-        allowed_in_turn(generate_weights="per_step"),
+        allowed_in_turn(generate_weights="per_step")
+        + [dataclasses.replace(c, generate_weights="per_step") for c in on_pieces()],
         lambda config: config.weights == "hypernetwork",
     ),
     ids=name,
@@ -174,16 +178,6 @@ def test_steps_on_a_drawn_grid_are_steps_of_their_lengths(config):
         context = (None, positions_BL, None)
         x_BLD, _ = step({}, states_TBLD[k - 1], (weights_S, None), context)
         close(x_BLD, states_TBLD[k])
-
-
-@pytest.mark.parametrize("solver", ["euler", "lie_trotter"])
-def test_as_many_steps_as_pieces_compute_as_on_the_curve(solver):
-    curve = dataclasses.replace(TINY, solver=solver)
-    pieces = dataclasses.replace(curve, time_pieces=TINY.num_layers)
-    params, tokens_BL = params_of(curve), tokens_of(curve)
-    close(logits_of(pieces, params, tokens_BL), logits_of(curve, params, tokens_BL))
-    finer = [logits_of(c.at_depth(6), params, tokens_BL) for c in (pieces, curve)]
-    assert np.abs(finer[0] - finer[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize(
