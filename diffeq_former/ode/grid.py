@@ -38,10 +38,10 @@ _FIRST_COARSER = 4
 def on_pieces(num_steps: int, num_pieces: int, num_nodes: int) -> Grid:
     """Steps for a field that is constant on equal pieces of [0, 1].
 
-    As many as pieces are the pieces. Of more, each lies within one, and all pieces but
-    the first have about as many; of fewer, each but the first covers some. So it is the
-    later pieces that are cut more, or covered by fewer. A step evaluates the field at
-    the right end of the piece in which it begins, at all nodes of the solver.
+    As many steps as pieces are one each. Of more, each lies within a piece, and all
+    pieces but the first have about as many; of fewer, each but the first covers about
+    as many. A step evaluates the field at the right end of the piece in which it
+    begins, at all nodes of the solver.
 
     Args:
       num_steps: T.
