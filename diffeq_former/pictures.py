@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffeq_former.data.output import whole_file
 from diffeq_former.errors import UserError
+from diffeq_former.output import whole_file
 
 STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")  # of lines, told apart in grey
 DPI = 150

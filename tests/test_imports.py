@@ -23,12 +23,13 @@ MODULES = [
     for module in pkgutil.walk_packages(diffeq_former.__path__, "diffeq_former.")
     if not module.name.startswith(OF_EXTRAS)
 ]
-EVERYWHERE = {"config", "settings", "errors", "cli"}
+EVERYWHERE = {"config", "settings", "errors", "output", "cli"}
 # What each part of the package may import, beside itself and what all may.
 ALLOWED = {
     "compilation_cache": set(),
     "settings": set(),
     "errors": set(),
+    "output": set(),
     "cli": set(),
     "distributed": set(),
     "pictures": set(),

@@ -74,7 +74,7 @@ _ELSEWHERE = "; for a grid of runs: tools/ablation.py"
 def main(kind: str) -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.analysis import trained as subjects
-    from diffeq_former.data.output import complete_or_nothing
+    from diffeq_former.output import complete_or_nothing
 
     compilation_cache.enable()
     pictures.require_matplotlib()

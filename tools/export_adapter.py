@@ -24,8 +24,8 @@ flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
-    from diffeq_former.data.output import complete_or_nothing
     from diffeq_former.finetuning import adapters
+    from diffeq_former.output import complete_or_nothing
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 

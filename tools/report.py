@@ -34,7 +34,7 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.data.output import whole_file
+    from diffeq_former.output import whole_file
     from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 

@@ -7,7 +7,6 @@ import jax
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.data.output import complete_or_nothing
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import written
 from diffeq_former.models.blocks import BLOCKS
@@ -17,6 +16,7 @@ from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import with_step_lengths
 from diffeq_former.ode.grid import FIXED
 from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.output import complete_or_nothing
 from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.data.output import complete_or_nothing
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import adapters, written
 from diffeq_former.models.lora import NAMES, scale
+from diffeq_former.output import complete_or_nothing
 from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state, trainable
 

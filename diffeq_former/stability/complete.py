@@ -11,8 +11,8 @@ import numpy as np
 
 from diffeq_former.config import MeshConfig
 from diffeq_former.data import dataset as datasets
-from diffeq_former.data.output import complete_or_nothing, whole_file
 from diffeq_former.errors import UserError
+from diffeq_former.output import complete_or_nothing, whole_file
 from diffeq_former.sharding.mesh import make_mesh
 from diffeq_former.stability import grid as grids
 from diffeq_former.stability import report, run

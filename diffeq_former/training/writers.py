@@ -11,7 +11,7 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
-from diffeq_former.data.output import whole_file
+from diffeq_former.output import whole_file
 from diffeq_former.settings import flatten
 
 ROLLBACKS = "rollbacks"
