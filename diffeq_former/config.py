@@ -231,9 +231,14 @@ class Config:
         return dataclasses.replace(self, model=self.model.at_depth(num_layers))
 
     @property
+    def all_depths(self) -> set[int]:
+        """All numbers of solver steps that training takes, drawn or not."""
+        return {self.model.num_layers, *self.depths}
+
+    @property
     def deepest(self) -> "Config":
         """Of the costliest steps of training, which the memory must hold."""
-        return self.at_depth(max(self.model.num_layers, *self.depths))
+        return self.at_depth(max(self.all_depths))
 
 
 def default_config() -> ConfigDict:

@@ -66,10 +66,10 @@ def export_run(
         if continuous:
             cut = jax.jit(lambda params: discrete_params(own, params, num_steps))
             params = on_mesh(mesh, cut)(params)
-        if architecture is not OWN:
-            model, params = fold_step(model, params)
-        else:
+        if architecture is OWN:
             shutil.copyfile(CODE, folder / CODE.name)
+        elif model.step_size != 1:
+            model, params = fold_step(model, params)
         kept = workdir / run_directory.TOKENIZER
         ids = hf_tokenizer.write(run.tokenizer, kept, model.max_len, folder)
         config = {

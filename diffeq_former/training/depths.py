@@ -12,8 +12,3 @@ def depth_of_step(config: Config, done: int) -> int:
         return config.model.num_layers
     draw = np.random.default_rng([config.seed, done])
     return int(draw.choice(config.depths))
-
-
-def all_depths(config: Config) -> set[int]:
-    """All that `depth_of_step` may give."""
-    return {config.model.num_layers, *config.depths}

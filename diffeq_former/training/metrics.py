@@ -10,7 +10,6 @@ import psutil
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
-from diffeq_former.training.depths import all_depths
 from diffeq_former.training.flops import flops_per_token, peak_flops
 
 GIB = 2**30
@@ -23,7 +22,7 @@ class Meter:
         self._tokens_per_step = config.training.batch_size * seq_len
         self._flops_per_token = {
             n: flops_per_token(config.at_depth(n).model, seq_len)
-            for n in all_depths(config)
+            for n in config.all_depths
         }
         self._device, self._num_devices = mesh.local_devices[0], mesh.size
         self._process = psutil.Process()

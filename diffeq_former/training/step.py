@@ -21,7 +21,6 @@ from diffeq_former.sharding.mesh import (
     replicated,
 )
 from diffeq_former.training import trainable
-from diffeq_former.training.depths import all_depths
 from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.norms import norms, squares
@@ -36,7 +35,7 @@ StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Arra
 
 def make_train_steps(config: Config, mesh: Mesh) -> dict[int, StepFunction]:
     """The step of each depth, see depths.py; it compiles when it is first called."""
-    return {n: make_train_step(config.at_depth(n), mesh) for n in all_depths(config)}
+    return {n: make_train_step(config.at_depth(n), mesh) for n in config.all_depths}
 
 
 def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
