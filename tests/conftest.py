@@ -13,8 +13,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
-# Most of the suite's time is compilation: XLA's older code for fused loops takes half as
-# long to compile. Read when the first device is asked for, also in what the tests start.
+# Most of the suite's time is compilation: JAX 0.10 needs half of it with XLA's older
+# code for loops. Read with the first use of a device, also in other processes.
 _OLDER_LOOPS = "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_OLDER_LOOPS}"
 jax.config.update("jax_disable_most_optimizations", True)

@@ -20,6 +20,7 @@ from diffeq_former.conversion.architectures import of_model
 from diffeq_former.conversion.own import CODE, OWN
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
+from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import with_step_lengths
@@ -52,10 +53,12 @@ def export_run(
       num_steps: Layers into which a continuous model is cut; None: its own steps.
 
     Raises:
-      UserError: for a run that cannot be read or cut, or if the folder, read again,
-        does not compute what the run does; then it is not left behind.
+      UserError: for a run that cannot be read or cut, or has adapters, or if the
+        folder, read again, does not compute what the run does; then it is not left
+        behind.
     """
     own = run_directory.read_config(workdir).model
+    check_is_merged(own, workdir)
     continuous = own.weights != "layer_table" or num_steps is not None
     num_steps = own.num_layers if num_steps is None else num_steps
     model = discrete_model(own, num_steps) if continuous else own

@@ -11,6 +11,7 @@ from diffeq_former.config import Config, ModelConfig
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
+from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.validate import validate_adapters
 from diffeq_former.sharding.mesh import on_mesh
@@ -81,11 +82,7 @@ def _decided_by(base: Path, config: Config, dataset: Dataset) -> ModelConfig:
     """The base's model, cut into layers if that is asked for."""
     own = run_directory.read_config(base).model
     _check_tokens(base, own, dataset)
-    if own.lora_rank:
-        raise UserError(
-            f"config.finetune.base: {base} has adapters of its own; merge them first"
-            f" (tools/merge_lora.py --workdir={base} --output=...)"
-        )
+    check_is_merged(own, base)
     if not BLOCKS[own.block].learned_positions:
         longer = max(own.max_len, dataset.seq_len)
         own = dataclasses.replace(own, max_len=longer)

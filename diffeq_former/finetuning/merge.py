@@ -16,6 +16,15 @@ from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state, trainable
 
 
+def check_is_merged(c: ModelConfig, workdir: Path) -> None:
+    """Raises UserError if the run's model has adapters beside its weights."""
+    if c.lora_rank:
+        raise UserError(
+            f"{workdir} has adapters of its own; merge them first"
+            f" (tools/merge_lora.py --workdir={workdir} --output=...)"
+        )
+
+
 def merged_params(c: ModelConfig, params: dict) -> dict:
     """The parameters without adapters, each W + A B alpha / r; float32."""
 

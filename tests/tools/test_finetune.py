@@ -109,6 +109,7 @@ def test_what_the_tools_refuse(refused, tuned, trained, tmp_path):
         ),
         ("export_adapter.py", trained.workdir, "this run has no adapter"),
         ("export_adapter.py", tmp_path, f"{tmp_path} is no run"),
+        ("export_hf.py", workdir, f"{workdir} has adapters of its own; merge them"),
         (
             "merge_lora.py",
             trained.workdir,
