@@ -25,6 +25,8 @@ FAILED = 1
 WRONG_INPUT = 2
 STOPPED = 75  # EX_TEMPFAIL: everything is saved, run the same command again
 
+_STDERR = 2  # the file descriptor
+
 _name: str | None = None  # of this process, if it is one of several
 
 
@@ -39,14 +41,12 @@ def one_of_several(name: str) -> None:
 
 def fail_now(message: str) -> NoReturn:
     """Ends the process from any thread, with a line and exit code 1."""
-    _refuse(message)
-    _exit_now(FAILED)
+    _exit_now(FAILED, _line(message))
 
 
 def stop_now(message: str) -> NoReturn:
     """Ends the process from any thread, with a line and exit code 75."""
-    print(message, file=sys.stderr)
-    _exit_now(STOPPED)
+    _exit_now(STOPPED, message)
 
 
 def run(
@@ -67,30 +67,33 @@ def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
     try:
         return main(*arguments) or OK
     except UserError as error:
-        code = _refuse(error)
         if _name or isinstance(error, DiskFullError):
-            _exit_now(code)
-        return code
+            _exit_now(WRONG_INPUT, _line(error))
+        return _refuse(error)
     except FaultError as error:
         fail_now(str(error))
     except (Exception, KeyboardInterrupt) as error:
         if _name is None and isinstance(error, KeyboardInterrupt):
             raise
-        traceback.print_exc()
         if _name is None:
-            _exit_now(FAILED)
+            _exit_now(FAILED, traceback.format_exc().rstrip())
+        traceback.print_exc()
         fail_now(
             f"{_name} failed, and the others end with it; where a collective operation "
             "failed, another process died before"
         )
 
 
-def _exit_now(code: int) -> NoReturn:
-    """Exits without the exit handlers, which write, and wait: for other processes, or
-    for a save that will not end.
+def _exit_now(code: int, message: str) -> NoReturn:
+    """Exits with a last message, without the exit handlers, which write, and wait: for
+    other processes, or for a save that will not end.
+
+    What other threads still write, as those of a save that failed, is dropped.
     """
     sys.stdout.flush()
-    sys.stderr.flush()
+    with os.fdopen(os.dup(_STDERR), "w", errors="backslashreplace") as stderr:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
+        print(message, file=stderr)
     os._exit(code)
 
 
@@ -143,11 +146,14 @@ def _unknown_key(error: Exception) -> str:
 
 
 def _refuse(error: Exception | str) -> int:
+    print(_line(error), file=sys.stderr)
+    return WRONG_INPUT
+
+
+def _line(error: Exception | str) -> str:
     lines = str(error).splitlines()
     if isinstance(error, OutOfMemoryError):  # a table
-        print(f"error: {error}", file=sys.stderr)
-        return WRONG_INPUT
+        return f"error: {error}"
     if any(line.startswith("Traceback") for line in lines):  # of a config file
         lines = [lines[0], lines[-1]]
-    print("error: " + " ".join(" ".join(lines).split()), file=sys.stderr)
-    return WRONG_INPUT
+    return "error: " + " ".join(" ".join(lines).split())

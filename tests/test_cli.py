@@ -10,12 +10,18 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = '''
 """Says what it is for."""
 import sys
+import threading
 from absl import flags
 from diffeq_former import cli
-from diffeq_former.errors import UserError
+from diffeq_former.errors import DiskFullError, UserError
 
 _COUNT = flags.DEFINE_integer("count", None, "How many.", required=True)
-_END = flags.DEFINE_enum("end", "well", ["well", "stopped", "refused", "bug"], "How.")
+_ENDS = ["well", "stopped", "refused", "full", "bug"]
+_END = flags.DEFINE_enum("end", "well", _ENDS, "How.")
+
+def talk():
+    while True:
+        print("saving failed", file=sys.stderr)
 
 def main():
     print(_COUNT.value)
@@ -23,6 +29,9 @@ def main():
         return cli.STOPPED
     if _END.value == "refused":
         raise UserError("--count: expected\\n  fewer")
+    if _END.value == "full":
+        threading.Thread(target=talk).start()
+        raise DiskFullError("no room")
     if _END.value == "bug":
         raise ValueError("not the user's fault")
 
@@ -56,6 +65,14 @@ def test_wrong_input_is_one_line(run):
     result = run("--count=3", "--end=refused")
     assert result.returncode == 2
     assert result.stderr == "error: --count: expected fewer\n"
+
+
+def test_full_disk_is_the_last_line(run):
+    """Also where other threads go on writing."""
+    for _ in range(5):
+        result = run("--count=3", "--end=full")
+        assert result.returncode == 2
+        assert result.stderr.splitlines()[-1] == "error: no room"
 
 
 @pytest.mark.parametrize(
