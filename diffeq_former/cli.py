@@ -93,6 +93,7 @@ def _exit_now(code: int, message: str) -> NoReturn:
     sys.stdout.flush()
     with os.fdopen(os.dup(_STDERR), "w", errors="backslashreplace") as stderr:
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
+        sys.stderr.flush()  # waits for a write that has begun
         print(message, file=stderr)
     os._exit(code)
 
