@@ -6,6 +6,7 @@ prepared dataset and with a run.
 
 import abc
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable
@@ -140,9 +141,9 @@ class HFTokenizer(Tokenizer):
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def described_opening(self, config: dict) -> tuple[int, ...]:
-        own, whole = self.encode("a"), self._backend.encode("a").ids
-        places = range(len(whole) - len(own) + 1)
-        return tuple(whole[: next(i for i in places if whole[i : i + len(own)] == own)])
+        encoding = self._backend.encode("a")
+        added = itertools.takewhile(bool, encoding.special_tokens_mask)
+        return tuple(encoding.ids[: len(list(added))])
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)

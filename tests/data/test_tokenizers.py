@@ -101,6 +101,25 @@ def test_not_a_tokenizer(tmp_path):
         tokenizers.load_saved(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("template", "length"), [("$A", 0), ("<s> $A", 1), ("<s> <s> $A <s>", 2)]
+)
+def test_opening_is_what_a_models_own_tokenizer_puts_first(
+    hf_folder, tmp_path, template, length
+):
+    import tokenizers as backend
+
+    model = backend.Tokenizer.from_file(str(hf_folder / "tokenizer.json"))
+    model.add_special_tokens(["<s>"])
+    start = model.token_to_id("<s>")
+    model.post_processor = backend.processors.TemplateProcessing(
+        single=template, special_tokens=[("<s>", start)]
+    )
+    model.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert tokenizers.load_saved(tmp_path).opening == (start,) * length
+
+
 def test_without_end_of_text(tmp_path):
     import tokenizers as backend
 
