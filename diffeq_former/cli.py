@@ -72,11 +72,9 @@ def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
         return _refuse(error)
     except FaultError as error:
         fail_now(str(error))
-    except (Exception, KeyboardInterrupt) as error:
-        if _name is None and isinstance(error, KeyboardInterrupt):
-            raise
+    except (Exception, KeyboardInterrupt):
         if _name is None:
-            _exit_now(FAILED, traceback.format_exc().rstrip())
+            raise
         traceback.print_exc()
         fail_now(
             f"{_name} failed, and the others end with it; where a collective operation "

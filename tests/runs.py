@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command_lines
 import psutil
 
 from diffeq_former.config import (
@@ -18,7 +19,7 @@ from diffeq_former.config import (
 )
 from diffeq_former.data.dataset import Dataset
 
-ROOT = Path(__file__).parents[1]
+ROOT = command_lines.ROOT
 NUM_STEPS = 24
 
 TINY = Config(
@@ -77,29 +78,27 @@ class Command:
         if launcher:
             command = [f"{ROOT}/launch/local.sh", str(launcher)]
         return subprocess.Popen(
-            [
-                *command,
-                *(f"--config={self._folder}/config.py", f"--workdir={workdir}", *flags),
-            ],
-            env=os.environ
-            | {
-                "PYTHON": sys.executable,
-                "PYTHONPATH": str(ROOT),
-                "JAX_PLATFORMS": "cpu",
-                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiles faster
-                "JAX_COMPILATION_CACHE_DIR": str(self._folder / "cache"),
-            }
-            | (environment or {}),
+            [*command, *self._flags(workdir), *flags],
+            env=os.environ | {"PYTHON": sys.executable} | (environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             **options,
         )
 
-    def run(self, workdir: Path, *flags: str, **options) -> subprocess.CompletedProcess:
+    def run(self, workdir: Path, *flags: str) -> subprocess.CompletedProcess:
+        """Runs it to its end in this process."""
+        return command_lines.run(command_lines.MAIN, *self._flags(workdir), *flags)
+
+    def run_process(
+        self, workdir: Path, *flags: str, **options
+    ) -> subprocess.CompletedProcess:
         with self.start(workdir, *flags, **options) as process:
             out, err = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def _flags(self, workdir: Path) -> tuple[str, str]:
+        return f"--config={self._folder}/config.py", f"--workdir={workdir}"
 
 
 def data_workers(pid: int) -> list[psutil.Process]:

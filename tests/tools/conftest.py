@@ -1,22 +1,17 @@
 """One tiny run of training, and the command lines that use it."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import command_lines
 import pytest
 from cases import mesh_of
 from prepared import prepare_words
-from runs import ROOT, Command, tiny_config
+from runs import Command, tiny_config
 
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.training import run_directory
-
-QUICK_COMPILATION = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-
 
 class Trained(NamedTuple):
     workdir: Path
@@ -37,33 +32,21 @@ def trained(tmp_path_factory):
     # Both axes that cut parameters divide it; two ids are no tokens.
     model = dataclasses.replace(config.model, vocab_size=258)
     config = dataclasses.replace(config, optimizer=faster, model=model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(*QUICK_COMPILATION)
-        result = Command(folder, config).run(folder / "run")
+    result = Command(folder, config).run(folder / "run")
     assert result.returncode == 0, result.stderr
     return Trained(
-        folder / "run", dataset, run_directory.load(folder / "run", mesh_of(8))
+        folder / "run", dataset, run_directory.load(folder / "run", mesh_of())
     )
 
 
 @pytest.fixture(scope="session")
-def tool(tmp_path_factory):
+def tool():
     """Runs a command line of tools/; gives exit code, stdout and stderr."""
-    cache = tmp_path_factory.mktemp("cache")
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        **dict([QUICK_COMPILATION]),
-    }
 
     def run(name, *flags, num_devices=1):
-        return subprocess.run(
-            [sys.executable, ROOT / "tools" / name, *flags],
-            env=environment | {"JAX_NUM_CPU_DEVICES": str(num_devices)},
-            capture_output=True,
-            text=True,
-        )
+        if num_devices > 1:
+            return command_lines.run_process(name, *flags, num_devices=num_devices)
+        return command_lines.run(name, *flags)
 
     return run
 

@@ -32,7 +32,7 @@ def loss(trained):
     """Of the continuous model in so many steps."""
     config = trained.run.config
     config = dataclasses.replace(config, model=config.model.at_depth(NUM_STEPS))
-    evaluate = make_evaluate(config, trained.dataset, mesh_of(8))
+    evaluate = make_evaluate(config, trained.dataset, mesh_of())
     return evaluate(trained.run.params)["loss"]
 
 

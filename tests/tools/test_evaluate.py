@@ -24,7 +24,7 @@ def expected(trained, dataset, num_steps):
     """As the library evaluates it, on other devices and in other batches."""
     config = trained.run.config
     config = dataclasses.replace(config, model=config.model.at_depth(num_steps))
-    values = make_evaluate(config, dataset, mesh_of(8))(trained.run.params)
+    values = make_evaluate(config, dataset, mesh_of())(trained.run.params)
     close = {name: pytest.approx(value, rel=1e-5) for name, value in values.items()}
     flops = flops_per_token(config.model, dataset.seq_len) / 3
     depth = {"num_steps": num_steps, "flops_per_token": pytest.approx(flops)}

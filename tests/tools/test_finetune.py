@@ -47,7 +47,7 @@ def figures_of(tool, workdir) -> dict:
 def loss_of_the_base(trained, num_steps: int) -> float:
     model = trained.run.config.model.at_depth(num_steps)
     config = dataclasses.replace(trained.run.config, model=model)
-    return make_evaluate(config, trained.dataset, mesh_of(8))(trained.run.params)[
+    return make_evaluate(config, trained.dataset, mesh_of())(trained.run.params)[
         "loss"
     ]
 

@@ -13,7 +13,7 @@ TOOL = "generate.py"
 @pytest.fixture(scope="module")
 def continue_texts(trained):
     run = trained.run
-    continue_texts = make_continue(run.config.model, mesh_of(8), run.tokenizer)
+    continue_texts = make_continue(run.config.model, mesh_of(), run.tokenizer)
     return lambda prompts, **options: continue_texts(run.params, prompts, **options)
 
 
@@ -67,7 +67,7 @@ def test_drafts(tool, trained, continue_texts):
 
 def test_training_sampled_the_same(trained):
     """What the loop wrote down is what its sampler makes of the last parameters."""
-    sample = make_sampler(trained.run.config, mesh_of(8), trained.run.tokenizer)
+    sample = make_sampler(trained.run.config, mesh_of(), trained.run.tokenizer)
     text = sample(trained.run.params)
     assert text.startswith("the")
     assert text in (trained.workdir / "samples.txt").read_text()

@@ -58,7 +58,7 @@ def test_serves_until_a_signal_comes(trained, tmp_path, number):
         out, err = process.communicate(timeout=600)
     assert (process.returncode, out) == (0, ""), err
     run = trained.run
-    continue_texts = make_continue(run.config.model, mesh_of(8), run.tokenizer)
+    continue_texts = make_continue(run.config.model, mesh_of(), run.tokenizer)
     options = {"max_new_tokens": 8, "temperature": 0.0}
     [expected] = continue_texts(run.params, ["a mat"], **options)
     assert "a mat" + answer["choices"][0]["text"] == expected

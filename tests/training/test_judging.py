@@ -20,7 +20,6 @@ from diffeq_former.training import run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
-pytestmark = pytest.mark.usefixtures("compile_once")
 
 
 def expected(trained: Trained, dataset) -> dict[str, float]:

@@ -17,7 +17,6 @@ from diffeq_former.training import checkpoint, run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
-pytestmark = pytest.mark.usefixtures("compile_once")
 
 
 @pytest.fixture(scope="module")

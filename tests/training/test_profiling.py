@@ -23,7 +23,6 @@ from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.step import make_train_step
 
-pytestmark = pytest.mark.usefixtures("compile_once")
 
 SCOPES = ("tabulate", "attention", "feed_forward", "head", "optimizer")
 

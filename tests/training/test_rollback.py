@@ -25,7 +25,6 @@ from diffeq_former.training import checkpoint, run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
-pytestmark = pytest.mark.usefixtures("compile_once")
 
 BROKEN = 1  # the token's id: a byte that the words do not have
 START, END = 3, 18
