@@ -1,5 +1,6 @@
 # make demo    trains a small model on the text of Python's standard library
-# make test    runs the tests; make test-all those as well that take long
+# make test    runs the tests: first those for one device, then those for a mesh of
+#              eight; make test-all those as well that take long
 # make test-hf runs those against transformers, PEFT and lm-evaluation-harness; of
 #              PyTorch it installs what pip finds: that for CPUs, a tenth of the
 #              download, if PIP_EXTRA_INDEX_URL names its index
@@ -20,7 +21,7 @@ $(error $(PYTHON) is Python $(or $(VERSION),of unknown version); \
 endif
 
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 \
-    --dist=loadfile
+    --dist=worksteal
 
 WITH_HF = tests/conversion/test_transformers.py tests/evaluation/test_harness.py \
     tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
@@ -33,9 +34,11 @@ demo: install
 
 test: install
 	$(PYTEST)
+	$(PYTEST) --mesh
 
 test-all: install
 	$(PYTEST) -m ""
+	$(PYTEST) -m "" --mesh
 
 test-hf:
 	@$(MAKE) --no-print-directory with-hf VENV=$(VENV)-hf EXTRAS=test,hf,harness

@@ -38,6 +38,7 @@ EXTRAS = {
     "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
     "harness": ["lm_eval>=0.4.13,<0.5"],
+    "quality": ["cosmic-ray>=8.7,<9", "coverage>=7.10,<8"],
     "test": [
         *PLOT,
         "openai>=3,<4",

@@ -9,10 +9,11 @@ import jax
 def enable() -> None:
     """Keeps every program, in JAX_COMPILATION_CACHE_DIR or ~/.cache/diffeq_former.
 
-    Does nothing where that folder cannot be written, nor with several CPU devices:
-    programs that were read back wait there for each other for ever (JAX 0.10).
+    Does nothing where that folder cannot be written. With several CPU devices nothing
+    is kept: programs that were read back wait there for each other for ever (JAX 0.10).
     """
     if jax.default_backend() == "cpu" and jax.device_count() > 1:
+        jax.config.update("jax_compilation_cache_dir", None)
         return
     directory = Path(
         os.environ.get("JAX_COMPILATION_CACHE_DIR")

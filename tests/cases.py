@@ -90,6 +90,32 @@ def _allowed(combinations, fixed: dict) -> list[ModelConfig]:
     return list(configs)
 
 
+def model(block: str, weights: str, solver: str, **changes) -> ModelConfig:
+    chosen = {"block": block, "weights": weights, "solver": solver}
+    return dataclasses.replace(TINY, **chosen | changes)
+
+
+def covering() -> list[ModelConfig]:
+    """Every two of block, source and solver that are allowed together meet.
+
+    All that is in `stabilised` and `on_pieces` is among them.
+    """
+    usual = (
+        ("gpt", "hypernetwork", "euler"),
+        ("llama", "shared", "euler"),
+        ("gpt", "shared", "lie_trotter"),
+        ("gpt", "hypernetwork", "strang"),
+        ("gpt", "shared", "strang"),
+        ("llama", "layer_table", "strang"),
+        ("llama", "hypernetwork", "midpoint"),
+        ("gpt", "shared", "midpoint"),
+        ("gpt", "shared", "heun"),
+        ("llama", "hypernetwork", "rk4"),
+        ("gpt", "shared", "rk4"),
+    )
+    return [*(model(*names) for names in usual), *stabilised(), *on_pieces()]
+
+
 def stabilised() -> list[ModelConfig]:
     """Every norm and residual connection other than the usual ones, and every source.
 

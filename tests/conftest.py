@@ -42,6 +42,8 @@ jax.config.update("jax_default_matmul_precision", "highest")
 def pytest_addoption(parser):
     words = "Run the tests marked `mesh`, on eight virtual devices, and no others."
     parser.addoption("--mesh", action="store_true", help=words)
+    words = "Store the losses that training/test_golden_losses.py finds."
+    parser.addoption("--write_golden_losses", action="store_true", help=words)
 
 
 def pytest_configure(config):

@@ -1,11 +1,17 @@
 """Runs of training in this process, on one device."""
 
+import contextlib
+import dataclasses
+import functools
 import json
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from cases import mesh_of
 
+from diffeq_former.config import Config, DataConfig, ProfileConfig, TrainingConfig
 from diffeq_former.training import checkpoint, loop, state
 from diffeq_former.training.preemption import StopRequest
 
@@ -31,8 +37,47 @@ class StopAfter(StopRequest):
         return self.signal is not None
 
 
+_make_train_steps = functools.cache(loop.make_train_steps)
+_create = functools.cache(state.create)
+
+
+def _of_a_step(config: Config) -> Config:
+    """With defaults for what a step of training does not depend on."""
+    names = ("checkpoint_every", "eval_every", "keep_best", "keep_latest")
+    names += ("log_every", "sample_every", "sample_prompt")
+    default = TrainingConfig()
+    training = dataclasses.replace(
+        config.training, **{name: getattr(default, name) for name in names}
+    )
+    return dataclasses.replace(
+        config,
+        analysis_every=0,
+        data=DataConfig(),
+        profile=ProfileConfig(),
+        training=training,
+    )
+
+
+@contextlib.contextmanager
+def steps_traced_once():
+    """Runs whose steps do the same, in this process, share them."""
+
+    def make_train_steps(config, mesh):
+        return _make_train_steps(_of_a_step(config), mesh)
+
+    with mock.patch.object(loop, "make_train_steps", make_train_steps):
+        yield
+
+
+def first_state(config, mesh) -> state.TrainState:
+    """As `state.create`, which costs more than a few steps."""
+    return jax.tree.map(jnp.copy, _create(_of_a_step(config), mesh))
+
+
 def train(config, workdir, dataset, judges, stop, **options) -> int:
-    return loop.train(config, workdir, dataset, mesh_of(), judges, stop, **options)
+    options = {"first_state": first_state} | options
+    with steps_traced_once():
+        return loop.train(config, workdir, dataset, mesh_of(), judges, stop, **options)
 
 
 def last_state(workdir, config):

@@ -1,14 +1,19 @@
-"""Tiny runs of training: a config, and the command line as a process."""
+"""Tiny runs of training: a config, and the command line, here or as a process."""
 
 import contextlib
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import command_lines
 import psutil
+from loops import steps_traced_once
 
 from diffeq_former.config import (
     Config,
@@ -77,9 +82,11 @@ class Command:
             command[1:] = ["-c", script]
         if launcher:
             command = [f"{ROOT}/launch/local.sh", str(launcher)]
+        # With the precision of the tests, so that they share compiled programs.
+        known = {"JAX_DEFAULT_MATMUL_PRECISION": "highest", "PYTHON": sys.executable}
         return subprocess.Popen(
             [*command, *self._flags(workdir), *flags],
-            env=os.environ | {"PYTHON": sys.executable} | (environment or {}),
+            env=os.environ | known | (environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -88,7 +95,8 @@ class Command:
 
     def run(self, workdir: Path, *flags: str) -> subprocess.CompletedProcess:
         """Runs it to its end in this process."""
-        return command_lines.run(command_lines.MAIN, *self._flags(workdir), *flags)
+        with steps_traced_once():
+            return command_lines.run(command_lines.MAIN, *self._flags(workdir), *flags)
 
     def run_process(
         self, workdir: Path, *flags: str, **options
@@ -99,6 +107,27 @@ class Command:
 
     def _flags(self, workdir: Path) -> tuple[str, str]:
         return f"--config={self._folder}/config.py", f"--workdir={workdir}"
+
+
+@contextlib.contextmanager
+def signal_when(condition: Callable[[], bool], number: signal.Signals):
+    """Sends this process a signal as soon as the condition holds, within the block."""
+    ended = threading.Event()
+
+    def wait():
+        while not ended.is_set():
+            if condition():
+                os.kill(os.getpid(), number)
+                return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def data_workers(pid: int) -> list[psutil.Process]:

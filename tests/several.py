@@ -44,6 +44,15 @@ cli.run(main)
 HEARTBEAT = 10  # seconds
 
 
+def devices(count: int) -> dict[str, str]:
+    """The environment of a process with virtual devices.
+
+    Programs for several of them that were read from a cache wait for each other for
+    ever (JAX 0.10).
+    """
+    return {"JAX_NUM_CPU_DEVICES": str(count), "JAX_ENABLE_COMPILATION_CACHE": "0"}
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
@@ -57,13 +66,13 @@ def place(port, num_processes, process_id):
     )
 
 
-def start(command, workdirs, num_processes, *, num_devices=8, flags=(), **axes) -> list:
+def start(command, workdirs, num_processes, *, num_devices=4, flags=(), **axes) -> list:
     """The processes of a run, with `num_devices` virtual devices together."""
     if not isinstance(workdirs, list):
         workdirs = [workdirs] * num_processes
     port = free_port()
     mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
-    environment = {"JAX_NUM_CPU_DEVICES": str(num_devices // num_processes)}
+    environment = devices(num_devices // num_processes)
     return [
         command.start(
             workdir,

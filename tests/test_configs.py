@@ -1,6 +1,7 @@
 """Every file in configs/, and the sizes of the models they describe."""
 
 import dataclasses
+import functools
 import importlib.util
 import math
 from pathlib import Path
@@ -17,6 +18,7 @@ FOLDER = Path(__file__).parents[1] / "configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
+@functools.cache
 def load(name):
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -24,11 +26,14 @@ def load(name):
     return module
 
 
+@functools.cache
 def shapes(model):
-    """Parameters as shapes: nothing is computed, nothing takes memory."""
-    tokens_BL = jax.ShapeDtypeStruct((1, model.max_len), jnp.int32)
-    variables = jax.eval_shape(Transformer(model).init, jax.random.key(0), tokens_BL)
-    return nn.unbox(variables)["params"]
+    """Logits and parameters as shapes: nothing is computed, nothing takes memory."""
+    tokens_BL = jax.ShapeDtypeStruct((2, model.max_len), jnp.int32)
+    logits_BLV, variables = jax.eval_shape(
+        Transformer(model).init_with_output, jax.random.key(0), tokens_BL
+    )
+    return logits_BLV, nn.unbox(variables)["params"]
 
 
 @pytest.mark.parametrize("name", ["finetune/full", "finetune/lora"])
@@ -46,7 +51,8 @@ def test_those_of_fine_tuning_lack_nothing_but_a_base(name):
 
 
 def count(model):
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes(model)))
+    _, params = shapes(model)
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
 def baseline(config):
@@ -58,9 +64,7 @@ def baseline(config):
 @pytest.mark.parametrize("name", NAMES)
 def test_resolves_and_evaluates(name):
     model = resolve(load(name).get_config()).model
-    tokens_BL = jax.ShapeDtypeStruct((2, model.max_len), jnp.int32)
-    params = {"params": shapes(model)}
-    logits_BLV = jax.eval_shape(Transformer(model).apply, params, tokens_BL)
+    logits_BLV, _ = shapes(model)
     assert logits_BLV.shape == (2, model.max_len, model.vocab_size)
     assert logits_BLV.dtype == jnp.float32
 

@@ -9,7 +9,7 @@ import time
 
 import jax
 import pytest
-from runs import ROOT
+import several
 from several import SCRIPT, free_port, place
 
 from diffeq_former import distributed
@@ -31,10 +31,9 @@ def start(script):
     processes = []
 
     def start(*flags, devices=1, **variables) -> subprocess.Popen:
-        settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
         process = subprocess.Popen(
             [sys.executable, script, *flags],
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | settings | variables,
+            env=os.environ | several.devices(devices) | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -80,14 +79,13 @@ def test_topology_and_signals(start):
     assert "processes and" not in rest + err
 
 
-def slurm(i):
-    return {
-        "SLURM_JOB_ID": "1",
-        "SLURM_STEP_NODELIST": "127.0.0.1",
-        "SLURM_NTASKS": "2",
-        "SLURM_PROCID": f"{i}",
-        "SLURM_LOCALID": f"{i}",
-    }
+SLURM_TASK = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_STEP_NODELIST": "127.0.0.1",
+    "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
 
 
 def open_mpi(i):
@@ -111,8 +109,9 @@ def tpu_pod(i):
     }
 
 
-@pytest.mark.parametrize("environment", [slurm, open_mpi, tpu_pod])
+@pytest.mark.parametrize("environment", [open_mpi, tpu_pod])
 def test_environment_tells(start, environment):
+    """SLURM's: launch/test_slurm.py."""
     port = {"JAX_COORDINATOR_PORT": str(free_port())}
     processes = [start(*TIMES, **environment(i), **port) for i in range(2)]
     for process in processes:
@@ -124,7 +123,7 @@ def test_environment_tells(start, environment):
     "variables",
     [
         {},
-        slurm(0) | {"SLURM_NTASKS": "1"},
+        SLURM_TASK,
         {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8"},  # a shell after salloc
         open_mpi(0) | {"OMPI_COMM_WORLD_SIZE": "1"},
         {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
@@ -186,57 +185,51 @@ def assert_one_line(process, *parts):
         assert part in err
 
 
-def test_nobody_comes(start):
-    port, other, began = free_port(), free_port(), time.monotonic()
-    first = start(*place(port, 2, 0), "--connect_timeout=2")
-    second = start(*place(other, 2, 1), "--connect_timeout=2")
-    assert_one_line(first, f"process 0 of 2 waited 2 s at 127.0.0.1:{port} for the oth")
-    message = f"for process 0 and cannot reach it at 127.0.0.1:{other}"
+def test_some_do_not_come(start):
+    """Neither; only process 0; or not the last of three."""
+    alone, nowhere, port = free_port(), free_port(), free_port()
+    began = time.monotonic()
+    start(*place(port, 3, 0))
+    first = start(*place(alone, 2, 0), "--connect_timeout=2")
+    second = start(*place(nowhere, 2, 1), "--connect_timeout=2")
+    until_somebody_listens(port)
+    one_of_three = start(*place(port, 3, 1), "--connect_timeout=2")
+    message = f"process 0 of 2 waited 2 s at 127.0.0.1:{alone} for the others, and not"
+    assert_one_line(first, message)
+    message = f"for process 0 and cannot reach it at 127.0.0.1:{nowhere}"
     assert_one_line(second, "process 1 of 2 waited 2 s", message)
+    message = f"process 0 is there, at 127.0.0.1:{port}, and not all the rest came"
+    assert_one_line(one_of_three, "process 1 of 3 waited 2 s for the others", message)
     assert time.monotonic() - began < 30
 
 
-def test_one_does_not_come(start):
-    port = free_port()
-    start(*place(port, 3, 0))
-    second = start(*place(port, 3, 1), "--connect_timeout=6")
-    message = f"process 0 is there, at 127.0.0.1:{port}, and not all the rest came"
-    assert_one_line(second, "process 1 of 3 waited 6 s for the others", message)
-
-
-@pytest.mark.parametrize("process_id", [0, 1])
-def test_stopped_while_it_waits_for_the_others(start, process_id):
-    """Once it is there: process 0 listens, process 1 calls."""
-    port = free_port()
-    if process_id == 0:
-        process = start(*place(port, 2, 0), "--heartbeat_timeout=4")
-        until_somebody_listens(port)
-    else:
-        with socket.create_server(("127.0.0.1", port)) as server:
-            process = start(*place(port, 2, 1), "--heartbeat_timeout=4")
-            server.accept()[0].close()
+def test_stopped_while_they_wait_for_the_others(start):
+    """Process 0 listens, 1 calls; it stops also when 0, which came, is gone."""
+    together, port = free_port(), free_port()
+    flag = "--heartbeat_timeout=4"
+    with socket.create_server(("127.0.0.1", port)) as server:
+        caller = start(*place(port, 2, 1), flag)
+        listener, other = (start(*place(together, 3, k), flag) for k in range(2))
+        server.accept()[0].close()
+    until_somebody_listens(together)
     began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    code, out, err = end(process)
-    assert time.monotonic() - began < distributed._SECONDS_TO_MEET + 10
-    assert (code, out) == (75, "")
-    assert err == (
-        f"process {process_id} of 2 was stopped before all had come: nothing had begun;"
-        " the same command starts again\n"
-    )
-
-
-def test_all_that_have_come_stop_also_when_the_first_is_gone(start):
-    port = free_port()
-    processes = [start(*place(port, 3, k), "--heartbeat_timeout=4") for k in range(2)]
-    until_somebody_listens(port)
-    processes[0].send_signal(signal.SIGTERM)
-    time.sleep(2)
-    processes[1].send_signal(signal.SIGTERM)
-    for k, process in enumerate(processes):
-        code, _, err = end(process)
-        assert code == 75, err
-        assert f"process {k} of 3 was stopped before all had come" in err
+    for process in (caller, listener):
+        process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    other.send_signal(signal.SIGTERM)
+    for process, name in (
+        (caller, "process 1 of 2"),
+        (listener, "process 0 of 3"),
+        (other, "process 1 of 3"),
+    ):
+        code, out, err = end(process)
+        assert time.monotonic() - began < distributed._SECONDS_TO_MEET + 10
+        assert (code, out) == (75, ""), err
+        assert err.endswith(
+            f"{name} was stopped before all had come: nothing had begun; the same"
+            " command starts again\n"
+        )
+        assert process is other or err.count("\n") == 1, err
 
 
 def until_somebody_listens(port: int) -> None:
@@ -270,20 +263,20 @@ def test_the_other_ends_when_one_is_killed(start, killed, devices):
     assert "another process died" in last
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "words"),
-    [
+def test_a_failure_does_not_wait_for_the_others(start):
+    left = []
+    for how, code, words in (
         ("fail", 1, "error: process 1 of 2 failed"),
         ("refuse", 2, "error: --then: expected another"),
-    ],
-)
-def test_a_failure_does_not_wait_for_the_others(start, how, code, words):
-    first, second = start_two(start, f"--then={how}")
-    began = time.monotonic()
-    returned, _, err = end(second)
-    assert time.monotonic() - began < 4
-    assert returned == code and err.splitlines()[-1].startswith(words), err
-    assert ('KeyError: "not the user\'s fault"' in err) == (how == "fail")
-    returned, _, err = end(first)
-    assert returned == -signal.SIGABRT
-    assert err.splitlines()[-1].startswith("error: process 0 of 2 was aborted")
+    ):
+        first, second = start_two(start, f"--then={how}")
+        began = time.monotonic()
+        returned, _, err = end(second)
+        assert time.monotonic() - began < 4
+        assert returned == code and err.splitlines()[-1].startswith(words), err
+        assert ('KeyError: "not the user\'s fault"' in err) == (how == "fail")
+        left.append(first)
+    for first in left:
+        returned, _, err = end(first)
+        assert returned == -signal.SIGABRT
+        assert err.splitlines()[-1].startswith("error: process 0 of 2 was aborted")

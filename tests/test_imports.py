@@ -1,6 +1,7 @@
 """Every module imports; imports go one way; nothing brings in TensorFlow or torch."""
 
 import ast
+import functools
 import pkgutil
 import subprocess
 import sys
@@ -59,14 +60,17 @@ ALLOWED = {
 EXCEPTIONS = {("config.py", "validation")}
 
 
+@functools.cache
 def imported(path):
     """Names of all modules that a file imports, also inside functions."""
+    names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def parts_imported(path):

@@ -1,4 +1,4 @@
-"""The command that trains, as a process: signals, wrong input, a full disk."""
+"""The command that trains. Signals and a full disk need processes of their own."""
 
 import dataclasses
 import json
@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
+import command_lines
 import pytest
 from cases import mesh_of
 from prepared import prepare_words
-from runs import NUM_STEPS, ROOT, Command, tiny_config
+from runs import NUM_STEPS, ROOT, Command, signal_when, tiny_config
 
+from diffeq_former.data.pipeline import validation_batches
+from diffeq_former.evaluation import perplexity
 from diffeq_former.training import checkpoint, run_directory
 
 LONG = 100_000
@@ -62,62 +66,62 @@ def test_done(config, folder):
     assert (again.returncode, again.stdout) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("number", "name", "workers"),
-    [
-        (signal.SIGTERM, "SIGTERM", 2),
-        pytest.param(signal.SIGUSR1, "SIGUSR1", 0, marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, "SIGINT", 2, marks=pytest.mark.slow),
-    ],
-)
-def test_signal_between_steps(config, folder, number, name, workers):
-    """It reaches the whole process group, as from a launcher."""
-    workdir = folder / f"steps-{name}"
-    data = dataclasses.replace(config.data, num_workers=workers)
-    long = changed(config, num_steps=LONG, eval_every=LONG)
-    long = dataclasses.replace(long, data=data)
-    command = Command(folder, long)
-    with command.start(workdir, start_new_session=True) as process:
-        metrics = workdir / "metrics.jsonl"
-        wait_for(
-            lambda: metrics.exists() and metrics.read_text().count("\n") > 3, process
-        )
-        os.killpg(process.pid, number)
-        _, err = process.communicate()
-    assert process.returncode == 75, err
+def has_trained(workdir) -> bool:
+    path = workdir / "metrics.jsonl"
+    return path.exists() and path.read_text().count("\n") > 3
+
+
+def assert_stopped(result, workdir, name: str) -> None:
+    assert result.returncode == 75, result.stderr
     [step] = saved_steps(workdir)
-    assert f"stopped by {name}: {workdir} holds all up to step {step}; the same" in err
-    last = json.loads(metrics.read_text().splitlines()[-1])
+    words = f"stopped by {name}: {workdir} holds all up to step {step}; the same"
+    assert words in result.stderr
+    last = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == step
 
 
-# Reports when an evaluation starts, and makes it long.
-SLOW_EVALUATION = """
-import sys, time
-from diffeq_former.data import pipeline
-from diffeq_former.evaluation import perplexity
-
-def slow_batches(*args, **options):
-    print("evaluating", flush=True)
-    for batch in list(pipeline.validation_batches(*args, **options))[:1] * 1000:
-        time.sleep(0.1)
-        yield batch
-
-perplexity.validation_batches = slow_batches
-sys.argv[0] = "main"
-import runpy
-runpy.run_module("diffeq_former.main", run_name="__main__")
-"""
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_signal_between_steps(config, folder, name):
+    workdir = folder / f"steps-{name}"
+    command = Command(folder, changed(config, num_steps=LONG, eval_every=LONG))
+    with signal_when(lambda: has_trained(workdir), getattr(signal, name)):
+        result = command.run(workdir)
+    assert_stopped(result, workdir, name)
 
 
-@pytest.mark.slow
-def test_signal_while_evaluating(config, folder):
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)]
+)
+def test_signal_to_the_process_group(config, folder, name):
+    """As from a launcher or a terminal: it reaches the data worker too."""
+    workdir = folder / f"group-{name}"
+    command = Command(folder, changed(config, num_steps=LONG, eval_every=LONG))
+    with command.start(
+        workdir, "--config.data.num_workers=1", start_new_session=True
+    ) as process:
+        wait_for(lambda: has_trained(workdir), process)
+        os.killpg(process.pid, getattr(signal, name))
+        out, err = process.communicate()
+    result = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    assert_stopped(result, workdir, name)
+
+
+def test_signal_while_evaluating(config, folder, monkeypatch):
     workdir, command = folder / "evaluating", Command(folder, config)
-    with command.start(workdir, script=SLOW_EVALUATION) as process:
-        assert process.stdout.readline() == "evaluating\n"
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate()
-    assert process.returncode == 75, err
+    evaluating = threading.Event()
+    with monkeypatch.context() as patched:
+
+        def slow_batches(*args, **options):
+            [batch, *_] = validation_batches(*args, **options)
+            evaluating.set()
+            for _ in range(1000):
+                time.sleep(0.1)
+                yield batch
+
+        patched.setattr(perplexity, "validation_batches", slow_batches)
+        with signal_when(evaluating.is_set, signal.SIGTERM):
+            result = command.run(workdir)
+    assert result.returncode == 75, result.stderr
     assert saved_steps(workdir) == [config.training.eval_every]
     assert "validation/loss" not in (workdir / "metrics.jsonl").read_text()
     assert command.run(workdir).returncode == 0
@@ -125,11 +129,27 @@ def test_signal_while_evaluating(config, folder):
     assert text.count("validation/loss") == NUM_STEPS // config.training.eval_every
 
 
+# Reports when an evaluation starts, and never looks at a signal in it.
+DEAF_EVALUATION = """
+import sys, time
+from diffeq_former.evaluation import perplexity
+
+def deaf_batches(*args, **options):
+    print("evaluating", flush=True)
+    time.sleep(1000)
+    yield
+
+perplexity.validation_batches = deaf_batches
+sys.argv[0] = "main"
+import runpy
+runpy.run_module("diffeq_former.main", run_name="__main__")
+"""
+
+
 def test_ctrl_c_twice_ends_at_once(config, folder):
     """The second also where the first is never looked at."""
-    deaf = SLOW_EVALUATION.replace("sleep(0.1)", "sleep(1000)")
     workdir, command = folder / "twice", Command(folder, config)
-    with command.start(workdir, script=deaf) as process:
+    with command.start(workdir, script=DEAF_EVALUATION) as process:
         assert process.stdout.readline() == "evaluating\n"
         process.send_signal(signal.SIGINT)
         words = "stops when all is saved; Ctrl-C again ends it at once\n"
@@ -180,7 +200,7 @@ def small_disk(tmp_path):
 def test_full_disk(config, folder, small_disk):
     workdir = small_disk / "run"
     command = Command(folder, changed(config, checkpoint_every=3))
-    result = command.run(workdir)
+    result = command.run_process(workdir)
     assert result.returncode == 2, result.stderr
     [*_, step] = saved_steps(workdir)
     last_line = result.stderr.splitlines()[-1]
@@ -225,12 +245,7 @@ def test_wrong_input(config, folder, flags, parts):
 
 @pytest.mark.parametrize("given", ["--config=config.py", "--workdir=run"])
 def test_missing_flag(given):
-    result = subprocess.run(
-        [sys.executable, "-m", "diffeq_former.main", given],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    result = command_lines.run(command_lines.MAIN, given)
     missing = "workdir" if "config" in given else "config"
     assert_one_line(result, f"--{missing}")
 

@@ -55,7 +55,9 @@ def with_model(config, **changes):
 def test_the_table_and_what_to_change(dataset, folder, where, model, largest, first):
     """The embedding alone has 8 GiB; or the scores of a step."""
     config = with_model(tiny_config(dataset), max_len=LONG, **model)
-    result = Command(folder, config).run(folder / where, script=WITH_LITTLE_MEMORY)
+    result = Command(folder, config).run_process(
+        folder / where, script=WITH_LITTLE_MEMORY
+    )
     assert result.returncode == WRONG_INPUT, result.stderr
     _, _, told = result.stderr.rpartition("error: ")
     lines = told.splitlines()

@@ -25,6 +25,7 @@ def figures_of(dataset, mesh, *, broken=False, **model) -> dict[str, float]:
     return make_analyse(config, dataset, mesh)(params)
 
 
+@pytest.mark.mesh
 def test_a_mesh_gives_what_one_device_gives(dataset):
     model = {"block": "llama", "num_kv_heads": 2, "remat": "full"}
     model |= {"num_heads": 4, "generate_weights": "per_step", "dtype": "bfloat16"}

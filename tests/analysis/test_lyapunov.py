@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, in_two_lots, mesh_of, params_of, tokens_of
+from cases import TINY, mesh_of, model, params_of, tokens_of
 
 from diffeq_former.analysis import depth, lyapunov
 from diffeq_former.analysis.trained import Trained
@@ -85,40 +85,52 @@ class Case:
         return self.config, self.table, self.states_TLD
 
 
-def case_of(length=5, **changes):
+@functools.cache
+def case_of(changed_tokens=(), **changes):
     config = dataclasses.replace(TINY, **{"dtype": "float64"} | changes)
-    params = params_of(TINY if config.block == "gpt" else config)
-    model = Trained("run", config, params, None, mesh_of())
-    # What an analysis takes is float32; derivatives are told apart in float64.
+    trained = Trained("run", config, params_of(config), None, mesh_of())
+    # Analyses take float32; float64 tells derivatives apart.
     config = config.for_inference()
-    table = jax.tree.map(lambda w: np.asarray(w, config.dtype), model.table)
-    ids_L = tokens_of(TINY, batch=1)[0, :length]
-    x_LD = depth.embed(config, model.ends, ids_L)
+    table = jax.tree.map(lambda w: np.asarray(w, config.dtype), trained.table)
+    ids_L = tokens_of(TINY, batch=1)[0, :5]
+    for place in changed_tokens:
+        ids_L[place] += 1
+    x_LD = depth.embed(config, trained.ends, ids_L)
     return Case(config, table, depth.states(config, table, x_LD))
+
+
+def random_step(config):
+    """What belongs to one step, and its state: [5, D]."""
+    num_nodes = len(SOLVERS[config.solver].nodes)
+    layers = params_of(model(config.block, "layer_table", "euler"))["weights"]
+    weights_S = jax.tree.map(lambda w: np.asarray(w[:num_nodes], float), layers)
+    return np.random.default_rng(2).normal(size=(5, config.d_model)), weights_S
 
 
 def dense(case, k, field="whole"):
     """The derivative of step k by all of the state: [L, D, L, D]."""
     weights_S = jax.tree.map(lambda w: w[k], case.table)
-    step = lambda x: depth.step(case.config, weights_S, x, field)  # noqa: E731
-    return np.asarray(jax.jit(jax.jacrev(step))(case.states_TLD[k]))
+    return np.asarray(_jacobian(case.config, field, weights_S, case.states_TLD[k]))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _jacobian(config, field, weights_S, x_LD):
+    return jax.jacrev(lambda x: depth.step(config, weights_S, x, field))(x_LD)
 
 
 @pytest.mark.parametrize("block", ["gpt", "llama"])
 def test_tangents_are_finite_differences(x64, block):
     """Of the whole step, and of the part of it that attention changes."""
-    case = case_of(block=block)
-    c, x_LD = case.config, case.states_TLD[1]
-    weights_S = jax.tree.map(lambda w: w[1], case.table)
-    silent = jax.tree.map(np.zeros_like, weights_S)
-    y_LD = jnp.asarray(RANDOM.normal(size=x_LD.shape))
+    c = model(block, "hypernetwork", "euler", dtype="float64")
+    x_LD, weights_S = random_step(c)
     units = ("ff_in", "ff_out") if block == "gpt" else ("down",)
-    without = weights_S | {unit: silent[unit] for unit in units}
-    for field, used in (("whole", weights_S), ("attention", without)):
-        found = lyapunov.tangent(c, (x_LD, weights_S), y_LD, field)
-        ahead, behind = (
-            depth.step(c, used, x_LD + sign * 1e-5 * y_LD) for sign in (1, -1)
-        )
+    silent = {unit: jax.tree.map(np.zeros_like, weights_S[unit]) for unit in units}
+    y_LD = RANDOM.normal(size=x_LD.shape)
+    step = jax.jit(lambda weights_S, x_LD: depth.step(c, weights_S, x_LD))
+    tangent = jax.jit(lyapunov.tangent, static_argnums=(0, 3))
+    for field, used in (("whole", weights_S), ("attention", weights_S | silent)):
+        found = tangent(c, (x_LD, weights_S), y_LD, field)
+        ahead, behind = (step(used, x_LD + sign * 1e-5 * y_LD) for sign in (1, -1))
         expected = (ahead - behind) / 2e-5
         assert found.dtype == jnp.float64
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
@@ -167,51 +179,79 @@ def test_the_attention_field_has_the_jacobian_of_appendix_b2(x64):
             np.testing.assert_allclose(found[out, :, into], step, rtol=1e-9, atol=1e-12)
 
 
+def chains(case, last, field):
+    """Of the blocks of token j in the derivative of each step at token `last`."""
+    blocks = [dense(case, k, field)[last] for k in range(case.config.num_layers)]
+    for j in range(5):
+        # Beside its block, only what is a token's own stays as it is.
+        steps = [block[:, j] + (j != last) * np.eye(TINY.d_model) for block in blocks]
+        yield np.linalg.multi_dot(steps[::-1])
+
+
+def exponents_of(chain, case):
+    return np.log(np.linalg.svd(chain, compute_uv=False)) / case.config.interval
+
+
 @pytest.mark.parametrize(
-    "solver", in_two_lots(["euler", "lie_trotter"], "euler".__eq__)
+    "solver, field", [("euler", "attention"), ("lie_trotter", "whole")]
 )
-@pytest.mark.parametrize("field", depth.FIELDS)
 def test_token_to_token_is_the_chain_of_blocks(x64, solver, field):
     """Of the dense Jacobian of each step; all exponents together are log |det|."""
     case, last = case_of(solver=solver), 3
-    c, D = case.config, TINY.d_model
-    found = lyapunov.token_to_token(*case.along, last, field, D)
-    leading = lyapunov.token_to_token(*case.along, last, field, 2)
-    blocks = [dense(case, k, field)[last] for k in range(c.num_layers)]
-    for j in range(5):
-        chain = np.eye(D)
-        for block in blocks:
-            chain = (block[:, j] + (j != last) * np.eye(D)) @ chain
-        expected = np.log(np.linalg.svd(chain, compute_uv=False)) / c.interval
+    found = lyapunov.token_to_token(*case.along, last, field, TINY.d_model)
+    for j, chain in enumerate(chains(case, last, field)):
+        expected = exponents_of(chain, case)
+        np.testing.assert_allclose(found[j], expected, rtol=1e-4, atol=1e-6)
         assert found[j].sum() == pytest.approx(expected.sum(), abs=1e-9)
-        np.testing.assert_allclose(leading[j], expected[:2], rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(found[4], 0, atol=1e-12)  # a later token
 
 
-@pytest.mark.parametrize("block", ["gpt", "llama"])
-@pytest.mark.parametrize("solver", in_two_lots(list(SOLVERS), "lie_trotter".__eq__))
-def test_a_token_moves_another_by_the_block_of_the_jacobian(x64, solver, block):
-    case, i = case_of(solver=solver, block=block), 3
-    c, weights_S = case.config, jax.tree.map(lambda w: w[1], case.table)
-    y_D = jnp.asarray(RANDOM.normal(size=TINY.d_model))
+def test_the_leading_exponents_of_token_to_token_are_the_largest(x64):
+    case, last = case_of(), 3
+    leading = lyapunov.token_to_token(*case.along, last, "whole", 2)
+    for j, chain in enumerate(chains(case, last, "whole")):
+        expected = exponents_of(chain, case)[:2]
+        np.testing.assert_allclose(leading[j], expected, rtol=1e-4, atol=1e-9)
+
+
+# Of one attention a step, and of several.
+@pytest.mark.parametrize(
+    "block, solver",
+    [
+        ("gpt", "lie_trotter"),
+        ("llama", "euler"),
+        ("llama", "strang"),
+        ("gpt", "heun"),
+        ("llama", "midpoint"),
+    ],
+)
+def test_a_token_moves_another_by_the_block_of_the_jacobian(x64, block, solver):
+    c, i = model(block, "hypernetwork", solver, dtype="float64"), 3
+    step, y_D = random_step(c), RANDOM.normal(size=TINY.d_model)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def moved_and_expected(field, step, y_D):
+        x_LD, weights_S = step
+        moved = lambda j: lyapunov._moved(c, step, y_D, j, i, field)  # noqa: E731
+        moves = jax.jacrev(lambda x: depth.step(c, weights_S, x, field)[i])(x_LD)
+        return jax.vmap(moved)(jnp.arange(5)), moves.swapaxes(0, 1) @ y_D
+
     for field in depth.FIELDS:
-        blocks_LDD = dense(case, 1, field)[i].swapaxes(0, 1)
-        moved = functools.partial(
-            lyapunov._moved, c, (case.states_TLD[1], weights_S), y_D, i=i, field=field
-        )
-        found_LD = jax.jit(jax.vmap(lambda j, moved=moved: moved(j=j)))(jnp.arange(5))
-        np.testing.assert_allclose(found_LD, blocks_LDD @ y_D, rtol=1e-9, atol=1e-12)
+        found_LD, expected_LD = moved_and_expected(field, step, y_D)
+        np.testing.assert_allclose(found_LD, expected_LD, rtol=1e-9, atol=1e-12)
 
 
 def test_the_coupled_system_and_influence_are_the_whole_chain(x64):
+    """The exponents also of a sentence that is filled up: of its own tokens."""
     case, last = case_of(), 3
     c, D = case.config, TINY.d_model
     chain = np.eye(5 * D)
     for k in range(c.num_layers):
         chain = dense(case, k).reshape(5 * D, 5 * D) @ chain
-    found = lyapunov.coupled(*case.along, 5, "whole", 2)
-    expected = np.log(np.linalg.svd(chain, compute_uv=False)[:2]) / c.interval
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    for length in (3, 5):
+        found = lyapunov.coupled(*case.along, length, "whole", 2)
+        expected = exponents_of(chain[: length * D, : length * D], case)[:2]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
     every = lyapunov.coupled(*case.along, 5, "whole", 5 * D)
     log_det = np.linalg.slogdet(chain)[1] / c.interval
     assert every.sum() == pytest.approx(log_det, abs=1e-9)
@@ -221,38 +261,40 @@ def test_the_coupled_system_and_influence_are_the_whole_chain(x64):
     np.testing.assert_allclose(influence, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_later_tokens_change_nothing(x64):
-    """So sentences may be filled up."""
-    short, long = case_of(length=3), case_of(length=6)
+    """So sentences may be filled up with any."""
+    case, other = case_of(), case_of(changed_tokens=(3, 4))
+    assert (case.states_TLD[:, 3:] != other.states_TLD[:, 3:]).all()
     for measure, arguments in (
         (lyapunov.token_to_token, (2, "whole", 2)),
         (lyapunov.coupled, (3, "whole", 2)),
-        (lyapunov.influence, (2, "whole", 4)),
+        (lyapunov.influence, (2, "whole", TINY.d_model)),
     ):
-        one, other = (np.asarray(measure(*x.along, *arguments)) for x in (short, long))
-        tolerance = 0.01 if measure is lyapunov.coupled else 1e-9  # other directions
-        np.testing.assert_allclose(one, other[: len(one)], rtol=tolerance)
+        found, expected = (measure(*x.along, *arguments) for x in (case, other))
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_exponents_do_not_depend_on_the_grid():
-    """Nearer by half with each halving of Euler's steps; at once by rk4's."""
+    """Half as far with each halving of Euler's steps; at once by midpoint's."""
 
     def measured(solver, num_steps):
         smooth = dataclasses.replace(TINY, time_scale=2.0).at_depth(num_steps)
-        case = case_of(
-            solver=solver,
-            num_layers=num_steps,
-            horizon=smooth.horizon,
-            time_scale=2.0,
-            dtype="float32",
-        )
-        own = lyapunov.token_to_token(*case.along, 4, "whole", 1)
-        coupled = lyapunov.coupled(*case.along, 5, "whole", 1)
-        return np.concatenate([own[:, 0], coupled])
+        changes = {"num_layers": num_steps, "horizon": smooth.horizon}
+        return case_of(solver=solver, time_scale=2.0, dtype="float32", **changes)
 
-    exact = measured("euler", 256)
-    coarse, fine = (np.abs(measured("euler", n) - exact).max() for n in (32, 64))
-    assert 0.3 < fine / coarse < 0.6 and coarse < 0.1 * np.abs(exact).max()
-    assert abs(measured("rk4", 16)[-1] - exact[-1]) < 0.01 * abs(exact[-1])
+    def coarser(case, by):
+        """Euler's times of fewer steps are among those of more."""
+        c = dataclasses.replace(case.config, num_layers=case.config.num_layers // by)
+        table = jax.tree.map(lambda w: w[by - 1 :: by], case.table)
+        return Case(c, table, depth.states(c, table, case.states_TLD[0]))
+
+    def coupled(case):
+        return float(lyapunov.coupled(*case.along, 5, "whole", 1)[0])
+
+    fine = measured("euler", 64)
+    coarse = coarser(fine, 2)
+    own = [lyapunov.token_to_token(*x.along, 4, "whole", 1) for x in (fine, coarse)]
+    np.testing.assert_allclose(*own, rtol=0.05)
+    exact = coupled(measured("midpoint", 32))
+    errors = [abs(coupled(case) - exact) for case in (coarse, fine)]
+    assert 0.4 < errors[1] / errors[0] < 0.6 and errors[0] < 0.1 * abs(exact)

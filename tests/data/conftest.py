@@ -1,17 +1,13 @@
 """Small texts, tokenizers trained on them, and a dataset prepared from them."""
 
 import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
+import command_lines
 import pytest
 
 from diffeq_former.data import dataset, prepare, rows, sentencepiece_training
 
-ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat while (x) -> y[0] = 1;\n    naïve été 日本語 😀".split(
     " "
 )
@@ -29,12 +25,6 @@ def documents(count=60, seed=0):
 @pytest.fixture(scope="session")
 def texts():
     return documents()
-
-
-@pytest.fixture(scope="session")
-def environment():
-    """Of processes that import the package from this checkout, without a network."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture(scope="session")
@@ -91,25 +81,19 @@ def hf_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tool(environment):
-    """Runs a command line of tools/ and gives back its exit code, stdout, stderr."""
+def tool():
+    """Runs a command line of tools/; gives exit code, stdout and stderr."""
 
     def run(name, **flags):
         arguments = [f"--{key}={value}" for key, value in flags.items()]
-        return subprocess.run(
-            [sys.executable, ROOT / "tools" / name, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return command_lines.run(name, *arguments)
 
     return run
 
 
 @pytest.fixture
 def refused(tool, tmp_path):
-    """Runs prepare_data with wrong input: checks exit code 2, one line, no output."""
+    """The line with which prepare_data refuses its input; it leaves no output."""
 
     def run(**flags):
         output = tmp_path / "new" / "dataset"
@@ -119,6 +103,8 @@ def refused(tool, tmp_path):
         assert not output.exists()
         assert not list(output.parent.glob(".*")), "something was left aside"
         assert result.stdout == ""
-        return result.stderr.strip().splitlines()[-1]
+        *progress, line = result.stderr.splitlines()
+        assert all(words.startswith("preparing: ") for words in progress)
+        return line.removeprefix("error: ")
 
     return run

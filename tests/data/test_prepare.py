@@ -152,12 +152,10 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_leaves_nothing_that_loads(tmp_path, environment):
+def test_killed_leaves_nothing_that_loads(tmp_path):
     script, output = tmp_path / "slow.py", tmp_path / "dataset"
     script.write_text(SLOW)
-    process = subprocess.Popen(
-        [sys.executable, script, output, "100000"], env=environment
-    )
+    process = subprocess.Popen([sys.executable, script, output, "100000"])
     partial = tmp_path / ".dataset.partial"
     deadline = time.monotonic() + 30
     while not list(partial.glob("train-*")) and time.monotonic() < deadline:
@@ -169,6 +167,6 @@ def test_killed_leaves_nothing_that_loads(tmp_path, environment):
     for path in (output, partial):
         with pytest.raises(UserError, match="no prepared dataset"):
             dataset.load(path)
-    subprocess.run([sys.executable, script, output, "8"], env=environment, check=True)
+    subprocess.run([sys.executable, script, output, "8"], check=True)
     assert dataset.load(output).split("train").documents < 8
     assert not partial.exists()

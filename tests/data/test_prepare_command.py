@@ -1,15 +1,15 @@
-"""The command lines, run as a user runs them."""
+"""The command lines that prepare data and train tokenizers."""
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
+import command_lines
 import pytest
 
 from diffeq_former.data import dataset, tokenizers
 
-TOOL = Path(__file__).parents[2] / "tools" / "prepare_data.py"
+TOOL = command_lines.ROOT / "tools" / "prepare_data.py"
 
 
 def test_prepares(tool, jsonl, texts, tmp_path):
@@ -78,16 +78,16 @@ def test_existing_output(tool, jsonl, tmp_path):
         ({"tokenizer": "words"}, "tokenizer 'words': expected byte"),
         ({"tokenizer": "hf:no/such"}, "no such file or folder, nor on the hub"),
         ({"seq_len": 0}, "seq_len is 0: expected 1 or more"),
-        ({"validation_fraction": 1.5}, "validation_fraction is 1.5"),
+        ({"validation_fraction": 1.5}, "validation_fraction is 1.5: expected 0 <="),
         ({"validation_fraction": 0}, "the validation split is empty"),
-        ({"num_workers": -1}, "num_workers"),
+        ({"num_workers": -1}, "num_workers is -1: expected 0 or more"),
     ],
 )
 def test_wrong_input(refused, jsonl, flags, message):
     assert message in refused(**{"source": f"jsonl:{jsonl}", **flags})
 
 
-def test_no_room_on_the_disk(tmp_path, environment):
+def test_no_room_on_the_disk(tmp_path):
     """The largest file that the process may write is smaller than a shard."""
     source = tmp_path / "large.txt"
     source.write_text("a line of text\n" * 100_000)
@@ -103,7 +103,6 @@ def test_no_room_on_the_disk(tmp_path, environment):
             f"--output={output}",
             "--num_workers=0",
         ],
-        env=environment,
         capture_output=True,
         text=True,
     )

@@ -42,16 +42,16 @@ def evaluate(model, dataset, params, batch_size=8, at_once=0, **mesh):
 
 def token_losses(model, params, dataset):
     """-log p of every token but the first, from all logits, row by row."""
-    logits_of = jax.jit(Transformer(model).apply)
+    rows = [row[row >= 0] for row in dataset.rows("validation")]
+    inputs_BL = np.full((len(rows), L), dataset.eot, np.int32)
+    for inputs_L, row in zip(inputs_BL, rows, strict=True):
+        inputs_L[: len(row) - 1] = row[:-1]
+    logits_BLV = jax.jit(Transformer(model).apply)({"params": params}, inputs_BL)
     losses = []
-    for row in dataset.rows("validation"):
-        row = row[row >= 0]
-        inputs_BL = np.full((1, L), dataset.eot, np.int32)
-        inputs_BL[0, : len(row) - 1] = row[:-1]
-        logits_LV = logits_of({"params": params}, inputs_BL)[0]
-        logits_LV = np.asarray(logits_LV, np.float64)[: len(row) - 1]
+    for logits_LV, row in zip(np.asarray(logits_BLV, np.float64), rows, strict=True):
         z_L = np.log(np.exp(logits_LV).sum(axis=1))
-        losses += list(z_L - logits_LV[np.arange(len(row) - 1), row[1:]])
+        places = np.arange(len(row) - 1)
+        losses += list(z_L[places] - logits_LV[places, row[1:]])
     return np.array(losses)
 
 
@@ -90,20 +90,35 @@ def test_figures_equal_those_of_all_logits(dataset, options):
     assert type(figures["tokens"]) is int
 
 
-def test_batches_change_nothing(dataset):
-    """Not their size, nor the devices that share them, nor accumulation."""
-    params = params_of(SHARED)
-    whole = evaluate(SHARED, dataset, params, batch_size=100)
-    for options in (
-        {"batch_size": 1},
-        {"batch_size": 3},
-        {"batch_size": 8},
+BATCHES = [
+    pytest.param({"batch_size": 1}, id="1"),
+    pytest.param({"batch_size": 3}, id="3"),
+    pytest.param({"batch_size": 8}, id="8"),
+    pytest.param(
         {"batch_size": 16, "at_once": 1, "num_devices": 8},
+        marks=pytest.mark.mesh,
+        id="accumulated",
+    ),
+    pytest.param(
         {"num_devices": 8, "fsdp": 2, "sequence": 2, "tensor": 1},
-    ):
-        assert evaluate(SHARED, dataset, params, **options) == {
-            name: pytest.approx(value, rel=1e-6) for name, value in whole.items()
-        }
+        marks=pytest.mark.mesh,
+        id="mesh",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(dataset):
+    """Figures of the whole split in one batch."""
+    return evaluate(SHARED, dataset, params_of(SHARED), batch_size=100)
+
+
+@pytest.mark.parametrize("options", BATCHES)
+def test_batches_change_nothing(dataset, whole, options):
+    """Not their size, nor the devices that share them, nor accumulation."""
+    assert evaluate(SHARED, dataset, params_of(SHARED), **options) == {
+        name: pytest.approx(value, rel=1e-6) for name, value in whole.items()
+    }
 
 
 def test_a_model_that_knows_nothing(dataset):
@@ -126,7 +141,7 @@ def test_other_depths_of_a_continuous_model(dataset):
 
 def test_stops_between_batches(dataset):
     config = Config(model=SHARED, training=TrainingConfig(batch_size=8))
-    run, params = make_evaluate(config, dataset, mesh_of(8)), params_of(SHARED)
+    run, params = make_evaluate(config, dataset, mesh_of()), params_of(SHARED)
     asked = []
 
     def after(count):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import in_two_lots, mesh_of, params_of, tokens_of
+from cases import mesh_of, params_of, tokens_of
 from runs import TINY
 from safetensors.numpy import load_file, save_file
 
@@ -68,9 +68,16 @@ def near(found, expected):
     assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("block", in_two_lots(["gpt", "llama"], "llama".__eq__))
-def test_merged_runs_compute_the_same(tuned, block, tmp_path):
-    config = merge_run(tuned[block], None, tmp_path / "merged", mesh_of(8, fsdp=4))
+MESHES = [
+    pytest.param({}, id="one device"),
+    pytest.param({"num_devices": 8, "fsdp": 4}, marks=pytest.mark.mesh, id="fsdp"),
+]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("block", ["gpt", "llama"])
+def test_merged_runs_compute_the_same(tuned, block, mesh, tmp_path):
+    config = merge_run(tuned[block], None, tmp_path / "merged", mesh_of(**mesh))
     assert config.model == adapted(block).without_adapters()
     assert config.finetune == FinetuneConfig()
     run = run_directory.load(tmp_path / "merged", mesh_of())

@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from cases import in_two_lots, mesh_of, params_of, tokens_of
+from cases import mesh_of, params_of, tokens_of
 from prepared import prepare_words
 from runs import TINY
 
@@ -53,28 +53,50 @@ def logits_of(model: ModelConfig, params: dict):
     return jax.jit(Transformer(model).apply)({"params": params}, tokens_of(model))
 
 
-@pytest.mark.parametrize("num_steps", in_two_lots([0, 5], (5).__eq__))
-def test_adapters_start_as_the_base_in_layers(bases, dataset, num_steps, tmp_path):
-    base, depth = bases / "continuous", num_steps or CONTINUOUS.num_layers
-    config = complete(wish(base, LORA, num_steps), tmp_path / "new", dataset)
+def test_adapters_start_as_the_base_in_layers(bases, dataset, tmp_path):
+    base, depth = bases / "continuous", 5
+    config = complete(wish(base, LORA, depth), tmp_path / "new", dataset)
     assert (config.model.weights, config.model.num_layers) == ("layer_table", depth)
     assert config.model.step_size == 1 / depth
     params = first_state(config, mesh_of()).params
     discretise_run(base, depth, tmp_path / "cut", mesh_of())
     cut = run_directory.load(tmp_path / "cut", mesh_of())
-    expected = logits_of(cut.config.model, cut.params)
-    found = logits_of(config.model, params)
-    np.testing.assert_array_equal(found, expected)
-    continuous = logits_of(CONTINUOUS.at_depth(depth), params_of(CONTINUOUS))
-    scale = np.abs(continuous).max()
-    np.testing.assert_allclose(found, continuous, rtol=0, atol=1e-6 * scale)
+    assert cut.config.model == config.model.without_adapters()
+    for name, unit in params["weights"].items():
+        added = {key: unit.pop(key) for key in list(unit) if key.startswith("lora")}
+        assert not np.any(added.get("lora_b", 0)), name
+    jax.tree.map(np.testing.assert_array_equal, params, cut.params)
+    found = logits_of(cut.config.model, params)
+    expected = logits_of(CONTINUOUS.at_depth(depth), params_of(CONTINUOUS))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
 
 
+def test_zero_steps_are_as_many_as_the_base_has(bases, dataset, tmp_path):
+    own, given = (
+        complete(wish(bases / "continuous", LORA, n), tmp_path / "new", dataset).model
+        for n in (0, CONTINUOUS.num_layers)
+    )
+    assert own == given and own.num_layers == CONTINUOUS.num_layers
+    assert own.weights == "layer_table"
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param({}, id="one device"),
+        pytest.param(
+            {"num_devices": 8, "fsdp": 4, "data": 2}, marks=pytest.mark.mesh, id="fsdp"
+        ),
+    ],
+)
 @pytest.mark.parametrize("name, model", [("continuous", CONTINUOUS), ("plain", PLAIN)])
-def test_full_training_starts_with_the_bases_parameters(bases, dataset, name, model):
+def test_full_training_starts_with_the_bases_parameters(
+    bases, dataset, name, model, mesh
+):
     config = complete(wish(bases / name, ALL), bases / "new", dataset)
     assert config.model == model
-    found = first_state(config, mesh_of(8, fsdp=4, data=2))
+    found = first_state(config, mesh_of(**mesh))
     jax.tree.map(np.testing.assert_array_equal, found.params, params_of(model))
     assert int(found.step) == 0
 

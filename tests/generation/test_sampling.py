@@ -1,7 +1,6 @@
 """Choosing a token, against numpy and against the wanted frequencies."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -52,12 +51,15 @@ def test_top_k_keeps_the_k_most_likely(logits_BV, k):
 
 
 def test_top_k_keeps_k_of_equal_logits():
-    assert kept(keep_top_k(jnp.zeros((2, V)), 4)) == [{0, 1, 2, 3}] * 2
+    assert kept(keep_top_k(np.zeros((2, V), np.float32), 4)) == [{0, 1, 2, 3}] * 2
+
+
+jitted_top_p = jax.jit(keep_top_p)
 
 
 @pytest.mark.parametrize("p", [1e-6, 0.3, 0.6, 0.9, 0.999])
 def test_top_p_keeps_the_fewest_tokens_with_that_mass(logits_BV, p):
-    ours_BV = np.asarray(jax.jit(keep_top_p, static_argnums=1)(logits_BV, p))
+    ours_BV = np.asarray(jitted_top_p(logits_BV, p))
     assert kept(ours_BV) == [fewest_with_mass(row_V, p) for row_V in logits_BV]
     finite_BV = np.isfinite(ours_BV)
     np.testing.assert_array_equal(ours_BV[finite_BV], logits_BV[finite_BV])
@@ -65,9 +67,20 @@ def test_top_p_keeps_the_fewest_tokens_with_that_mass(logits_BV, p):
 
 def test_top_p_stops_where_the_mass_is_reached():
     """Masses that float32 adds up without error: 1/2, 1/4, 1/8, 1/8."""
-    logits_BV = jnp.log(jnp.array([[0.125, 0.5, 0.125, 0.25]]))
-    assert kept(keep_top_p(logits_BV, 0.5)) == [{1}]
-    assert kept(keep_top_p(logits_BV, 0.51)) == [{1, 3}]
+    logits_BV = np.log(np.array([[0.125, 0.5, 0.125, 0.25]], np.float32))
+    assert kept(jitted_top_p(logits_BV, 0.5)) == [{1}]
+    assert kept(jitted_top_p(logits_BV, 0.51)) == [{1, 3}]
+
+
+DRAWS = 40_000
+LOGITS_BV = np.log(np.tile(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32), (DRAWS, 1)))
+
+
+@jax.jit
+def draw(key, logits_BV, rule):
+    """A token for each row, and the probabilities that it is drawn with."""
+    keys_B = jax.random.split(key, DRAWS)
+    return sample(keys_B, logits_BV, rule), probabilities(logits_BV[:1], rule)
 
 
 @pytest.mark.parametrize(
@@ -87,29 +100,24 @@ def test_top_p_stops_where_the_mass_is_reached():
     ids=str,
 )
 def test_frequencies(sampling, expected):
-    draws = 40_000
-    logits_BV = jnp.tile(jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]])), (draws, 1))
-    keys_B = jax.random.split(jax.random.key(1), draws)
-    rule = Rule.of([sampling] * draws)
-    tokens_B = jax.jit(sample)(keys_B, logits_BV, rule)
-    assert tokens_B.dtype == jnp.int32
-    wanted_BV = jax.jit(probabilities)(logits_BV, rule)
-    np.testing.assert_allclose(wanted_BV[0], expected, rtol=0, atol=1e-6)
-    frequencies = np.bincount(tokens_B, minlength=4) / draws
-    deviation = np.sqrt(np.array(expected) * (1 - np.array(expected)) / draws)
+    tokens_B, [wanted_V] = draw(jax.random.key(1), LOGITS_BV, Rule.of([sampling]))
+    assert tokens_B.dtype == np.int32
+    np.testing.assert_allclose(wanted_V, expected, rtol=0, atol=1e-6)
+    frequencies = np.bincount(tokens_B, minlength=4) / DRAWS
+    deviation = np.sqrt(np.array(expected) * (1 - np.array(expected)) / DRAWS)
     assert (np.abs(frequencies - expected) <= 4 * deviation).all()
 
 
 def test_a_program_serves_all_numbers_of_a_kind():
     """Rows of one call have each their own temperature and top_p."""
     samplings = [Sampling(t, 0, p) for t, p in ((0.5, 0.99), (1.0, 0.75), (2.0, 0.5))]
-    logits_BV = jnp.tile(jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]])), (3, 1))
-    draw = jax.jit(lambda *arguments: probabilities(*arguments))
-    together_BV = draw(logits_BV, Rule.of(samplings))
+    logits_BV = LOGITS_BV[:3]
+    program = jax.jit(lambda *arguments: probabilities(*arguments))
+    together_BV = program(logits_BV, Rule.of(samplings))
     for sampling, p_V in zip(samplings, together_BV, strict=True):
-        alone_BV = draw(logits_BV, Rule.of([sampling] * 3))
-        np.testing.assert_array_equal(alone_BV, jnp.tile(p_V[None], (3, 1)))
-    assert draw._cache_size() == 1
+        alone_BV = program(logits_BV, Rule.of([sampling] * 3))
+        np.testing.assert_array_equal(alone_BV, np.tile(p_V, (3, 1)))
+    assert program._cache_size() == 1
 
 
 @pytest.mark.parametrize(

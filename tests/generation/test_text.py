@@ -15,6 +15,16 @@ from diffeq_former.generation.text import make_continue, make_sampler
 MODEL = dataclasses.replace(TINY, weights="shared", vocab_size=300, max_len=32)
 
 
+# As many as a batch has rows, so that all tests use the same programs.
+PROMPTS = ["naïve", "x = ", "", "the"]
+OPTIONS = {"max_new_tokens": 20, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def continue_texts():
+    return make_continue(MODEL, mesh_of(), ByteTokenizer())
+
+
 def config(prompt):
     return Config(model=MODEL, training=TrainingConfig(sample_prompt=prompt))
 
@@ -40,51 +50,43 @@ def test_a_sample_prompt_without_room_for_an_answer():
     )
 
 
-def test_texts_are_their_prompts_and_what_follows():
-    continue_texts = make_continue(MODEL, mesh_of(), ByteTokenizer())
-    options = {"max_new_tokens": 20, "seed": 3}
-    prompts = ["naïve", "", "x = "]
-    texts = continue_texts(params_of(MODEL), prompts, **options)
-    for text, prompt in zip(texts, prompts, strict=True):
+def test_texts_are_their_prompts_and_what_follows(continue_texts):
+    texts = continue_texts(params_of(MODEL), PROMPTS, **OPTIONS)
+    for text, prompt in zip(texts, PROMPTS, strict=True):
         assert text.startswith(prompt) and len(text) > len(prompt)
 
 
-def test_before_a_text_stands_what_its_tokenizer_wants():
+def test_before_a_text_stands_what_its_tokenizer_wants(continue_texts):
     tokenizer, params = ByteTokenizer(), params_of(MODEL, stddev=0.3)
-    options = {"max_new_tokens": 20, "seed": 3}
-    usual = make_continue(MODEL, mesh_of(), tokenizer)(params, ["x = "], **options)
+    usual = continue_texts(params, PROMPTS, **OPTIONS)
     tokenizer.opening = (7,)
-    [text] = make_continue(MODEL, mesh_of(), tokenizer)(params, ["x = "], **options)
-    [new] = Generator(MODEL, mesh_of(), 257).generate(
-        params, [[*b"x = "]], eot=256, before=[7], **options
+    texts = make_continue(MODEL, mesh_of(), tokenizer)(params, PROMPTS, **OPTIONS)
+    rows = Generator(MODEL, mesh_of(), 257).generate(
+        params, [[*p.encode()] for p in PROMPTS], eot=256, before=[7], **OPTIONS
     )
-    assert text == "x = " + tokenizer.decode(new) and [text] != usual
+    expected = [p + tokenizer.decode(row) for p, row in zip(PROMPTS, rows, strict=True)]
+    assert texts == expected != usual
 
 
-def test_texts_end_before_a_stop_string_and_are_shown_as_they_come():
-    continue_texts, params = (
-        make_continue(MODEL, mesh_of(), ByteTokenizer()),
-        params_of(MODEL),
-    )
-    options = {"max_new_tokens": 20, "seed": 3}
-    prompts = ["naïve", "x = "]
-    whole, pieces = continue_texts(params, prompts, **options), []
-    continue_texts(params, prompts, show=lambda *piece: pieces.append(piece), **options)
+def test_texts_end_before_a_stop_string_and_are_shown_as_they_come(continue_texts):
+    params, pieces = params_of(MODEL), []
+    whole = continue_texts(params, PROMPTS, **OPTIONS)
+    continue_texts(params, PROMPTS, show=lambda *piece: pieces.append(piece), **OPTIONS)
     for i, text in enumerate(whole):
         of_row = [new for row, new in pieces if row == i]
         assert "".join(of_row) == text and len(of_row) > 1
     stop = whole[1][len("x = ") :][9:11]  # of the middle of what the second writes
-    shown = {0: [], 1: []}
+    shown = {i: [] for i in range(len(PROMPTS))}
     texts = continue_texts(
         params,
-        prompts,
+        PROMPTS,
         stop=[stop],
         show=lambda i, new: shown[i].append(new),
-        **options,
+        **OPTIONS,
     )
-    assert texts[1] == "x = " + whole[1][len("x = ") :].partition(stop)[0] != whole[1]
-    first = whole[0].removeprefix("naïve").partition(stop)[0]
-    assert texts[0] == "naïve" + first
-    assert ["".join(shown[i]) for i in (0, 1)] == texts
+    for text, prompt, full in zip(texts, PROMPTS, whole, strict=True):
+        assert text == prompt + full.removeprefix(prompt).partition(stop)[0]
+    assert texts[1] != whole[1]
+    assert ["".join(new) for new in shown.values()] == texts
     with pytest.raises(UserError, match="stop: expected strings"):
-        continue_texts(params, prompts, stop=[""], **options)
+        continue_texts(params, PROMPTS, stop=[""], **OPTIONS)

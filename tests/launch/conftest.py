@@ -78,9 +78,7 @@ class Launcher:
             f'exec {sys.executable} "$@"\n'
         )
         python.chmod(0o755)
-        settings = {"PYTHON": str(python), "PYTHONPATH": str(ROOT)}
-        settings |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-        return self._start(*arguments, **settings | environment)
+        return self._start(*arguments, PYTHON=str(python), **environment)
 
     def _start(self, *arguments, **environment) -> subprocess.Popen:
         process = subprocess.Popen(

@@ -123,16 +123,6 @@ def test_ctrl_c_reaches_the_group_and_twice_kills(launcher):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_ctrl_c_in_a_terminal_is_one_request(launcher):
-    """It goes to the processes as well, which leave it to the script."""
-    process = launcher.start_sums("2", "--then=wait")
-    assert process.stdout.readline() == "2.0\n", launcher.end(process)
-    os.killpg(process.pid, signal.SIGINT)
-    code, out, err = launcher.end(process)
-    assert (code, out) == (75, "SIGTERM\n"), err
-    assert "Ctrl-C again" not in err
-
-
 def test_signal_before_a_restart(launcher):
     process = launcher.start("1", ends="1,0", RESTART_PAUSE="1000")
     assert any("restart 1 of 3 in 1000 s" in line for line in process.stderr)
@@ -142,7 +132,10 @@ def test_signal_before_a_restart(launcher):
 
 
 def test_real_processes_meet_again(launcher):
-    """With JAX: one is killed; those of the second attempt are asked to stop."""
+    """With JAX: one is killed. Ctrl-C is one request to those of the second attempt.
+
+    In a terminal it goes to the processes as well, which leave it to the script.
+    """
     process = launcher.start_sums("2", "--then=wait")
     assert process.stdout.readline() == "2.0\n", launcher.end(process)
     for child in psutil.Process(process.pid).children():
@@ -150,7 +143,8 @@ def test_real_processes_meet_again(launcher):
             if "--process_id=1" in child.cmdline():
                 child.kill()
     assert process.stdout.readline() == "2.0\n", launcher.end(process)
-    process.send_signal(signal.SIGUSR1)
+    os.killpg(process.pid, signal.SIGINT)
     code, out, err = launcher.end(process)
-    assert (code, out) == (75, "SIGUSR1\n"), err
+    assert (code, out) == (75, "SIGTERM\n"), err
     assert "process 1 exited with 137 (KILL); restart 1 of 3" in err
+    assert "Ctrl-C again" not in err

@@ -98,6 +98,13 @@ def test_the_machine_of_the_tests():
     assert this_hardware() == CPU
 
 
+MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+
+
+def on_a_mesh(*values):
+    return pytest.param(*values, marks=pytest.mark.mesh)
+
+
 def arguments(documents):
     """q_BLNH, k_BLKH, v_BLKH of grouped heads, and segments_BL."""
     random = np.random.default_rng(0)
@@ -124,7 +131,7 @@ def value_and_gradients(attend, documents, **mesh):
             return jax.jit(gradient)(q, k, v)
 
 
-@pytest.mark.parametrize("mesh", [{}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
+@pytest.mark.parametrize("mesh", [{}, on_a_mesh(MESH)], ids=str)
 @pytest.mark.parametrize("documents", [False, True])
 def test_splash_is_attention(documents, mesh):
     """Interpreted; grouped heads; on a mesh by each device for its rows and heads."""
@@ -142,15 +149,16 @@ def test_splash_is_attention(documents, mesh):
 
 
 SCORES = r"dot_general [^\n]*-> tensor<[\dx]*384x384x(?:f32|bf16)>"
-MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+SEQUENCE_MESH = {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}
+DOCUMENTS = {"document_masking": True, "end_of_text": 0}
 PROGRAMS = [
-    (CPU, {}, MESH, 1, "xla"),
+    on_a_mesh(CPU, {}, MESH, 1, "xla"),
     (HOPPER, {}, {}, 1, "cudnn"),
-    (HOPPER, {}, MESH, 2, "cudnn"),
-    (HOPPER, {"document_masking": True, "end_of_text": 0}, {}, 1, "xla"),
+    on_a_mesh(HOPPER, {}, MESH, 2, "cudnn"),
+    (HOPPER, DOCUMENTS, {}, 1, "xla"),
     (TPU, {}, {}, 1, "splash"),
-    (TPU, {"document_masking": True, "end_of_text": 0}, MESH, 2, "splash"),
-    (TPU, {}, {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}, 1, "xla"),
+    on_a_mesh(TPU, DOCUMENTS, MESH, 2, "splash"),
+    on_a_mesh(TPU, {}, SEQUENCE_MESH, 1, "xla"),
 ]
 CALL = {"cudnn": "__cudnn$fmhaSoftmax", "splash": "tpu_custom_call"}
 

@@ -1,5 +1,7 @@
 """Grids that are drawn: what is random in them, and what is not."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -10,8 +12,16 @@ from diffeq_former.ode.solvers import SOLVERS
 T, NODES = 8, (0.0, 0.5, 1.0)
 
 
-def drawn(kind, seed, num_steps=T, nodes=NODES):
-    return jax.tree.map(np.asarray, draw(kind, jax.random.key(seed), num_steps, nodes))
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _drawn(kind, seeds, num_steps, nodes):
+    return jax.vmap(lambda seed: draw(kind, jax.random.key(seed), num_steps, nodes))(
+        seeds
+    )
+
+
+def drawn(kind, seeds, num_steps=T, nodes=NODES):
+    """A grid for each of so many seeds, in arrays."""
+    return jax.tree.map(np.asarray, _drawn(kind, np.arange(seeds), num_steps, nodes))
 
 
 @pytest.mark.parametrize("num_steps", [1, 6, 93, 99, 1000])
@@ -33,7 +43,9 @@ def test_as_many_steps_as_pieces_are_the_uniform_grid(num_pieces):
 @pytest.mark.parametrize("num_pieces", [1, 2, 3, T, 12])
 def test_steps_keep_to_the_pieces(num_pieces):
     """A step is a part of one piece or covers some; the times are of where it begins"""
-    for num_steps in set(range(1, 8 * num_pieces + 3)) - {num_pieces}:
+    # The first piece is cut at four times as many, again at eight.
+    near = [n * num_pieces + more for n in (3, 4, 8) for more in (-1, 0, 1, 2)]
+    for num_steps in {*range(1, 2 * num_pieces + 2), *near} - {num_pieces}:
         grid = jax.tree.map(np.asarray, on_pieces(num_steps, num_pieces, 3))
         assert grid.times_TS.shape == (num_steps, 3)
         points = np.concatenate([[0], np.cumsum(grid.lengths_T, dtype=float)])
@@ -61,10 +73,11 @@ def test_the_first_piece_is_cut_last_and_the_others_evenly():
 @pytest.mark.parametrize("kind", MOVES)
 @pytest.mark.parametrize("num_steps", [1, 2, T])
 def test_a_drawn_grid_covers_the_interval_step_by_step(kind, num_steps):
+    grids = drawn(kind, 20, num_steps)
+    assert grids.times_TS.shape == (20, num_steps, 3)
+    assert grids.times_TS.dtype == grids.lengths_T.dtype == np.float32
     for seed in range(20):
-        grid = drawn(kind, seed, num_steps)
-        assert grid.times_TS.shape == (num_steps, 3)
-        assert grid.times_TS.dtype == grid.lengths_T.dtype == np.float32
+        grid = jax.tree.map(lambda x, seed=seed: x[seed], grids)
         left, middle, right = grid.times_TS.T
         assert left[0] == 0 and right[-1] == 1
         np.testing.assert_array_equal(left[1:], right[:-1])
@@ -75,7 +88,7 @@ def test_a_drawn_grid_covers_the_interval_step_by_step(kind, num_steps):
 
 @pytest.mark.parametrize("kind", MOVES)
 def test_points_move_anew_by_up_to_half_a_step(kind):
-    rights = np.stack([drawn(kind, seed).times_TS[:-1, 2] for seed in range(400)])
+    rights = drawn(kind, 400).times_TS[:, :-1, 2]
     moves = rights * T - np.arange(1, T)
     assert np.abs(moves).max() <= 0.5 + 1e-5
     assert np.abs(moves.mean(0)).max() < 0.06  # four standard errors
@@ -91,6 +104,6 @@ def test_times_are_the_solvers(kind, solver):
     """The right end for euler, the middle for strang, k + c_i h for Runge-Kutta."""
     nodes = SOLVERS[solver].nodes
     ends, times = drawn(kind, 3).times_TS, drawn(kind, 3, nodes=nodes).times_TS
-    left, right = ends[:, :1], ends[:, 2:]
-    expected = left + np.array(nodes)[None] * (right - left)
+    left, right = ends[..., :1], ends[..., 2:]
+    expected = left + np.array(nodes) * (right - left)
     np.testing.assert_allclose(times, expected, rtol=0, atol=1e-7)

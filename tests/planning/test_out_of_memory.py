@@ -48,7 +48,7 @@ def with_flags(config, flags):
     return resolve(values)
 
 
-@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("num_devices", [1, pytest.param(8, marks=pytest.mark.mesh)])
 @pytest.mark.parametrize("rows", [8, 64])
 def test_the_parts_are_the_whole_and_the_changes_save_what_they_say(rows, num_devices):
     config = dataclasses.replace(
@@ -69,18 +69,24 @@ def test_the_parts_are_the_whole_and_the_changes_save_what_they_say(rows, num_de
         assert saved == pytest.approx(now, abs=6e-4), flags
 
 
+def first_change(num_devices, **changes):
+    config = dataclasses.replace(CONFIG, **changes)
+    _, [(_, first), *_] = parts_and_changes(config, mesh_of(num_devices))
+    return first
+
+
 def test_what_helps_depends_on_what_is_large():
-    """Many rows: fewer at once. A large state on several devices: cut it."""
+    """With many rows, fewer at once."""
     full = dataclasses.replace(CONFIG.model, remat="full")
+    assert first_change(1) == "--config.model.remat=full"
+    fewer = "--config.training.per_device_batch_size=32"
+    assert first_change(1, model=full) == fewer
+
+
+@pytest.mark.mesh
+def test_a_large_state_on_several_devices_is_to_be_sharded():
     few = dataclasses.replace(CONFIG.training, batch_size=8)
-    for changes, num_devices, flags in (
-        ({}, 1, "--config.model.remat=full"),
-        ({"model": full}, 1, "--config.training.per_device_batch_size=32"),
-        ({"training": few}, 8, "--config.mesh.data=1 --config.mesh.fsdp=8"),
-    ):
-        config = dataclasses.replace(CONFIG, **changes)
-        _, [(_, first), *_] = parts_and_changes(config, mesh_of(num_devices))
-        assert first == flags
+    assert first_change(8, training=few) == "--config.mesh.data=1 --config.mesh.fsdp=8"
 
 
 def test_only_what_is_allowed_is_advised():

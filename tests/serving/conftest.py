@@ -16,7 +16,7 @@ from diffeq_former.generation.text import continue_texts
 from diffeq_former.serving.engine import Engine
 from diffeq_former.serving.server import Server
 
-# Long texts, so that there is time to leave; more ids than the tokenizer has.
+# More ids than the tokenizer has.
 MODEL = dataclasses.replace(TINY, weights="shared", vocab_size=300, max_len=2048)
 NAME = "tiny"
 

@@ -20,17 +20,18 @@ def completion(n=1, temperature=1.0, max_tokens=4):
 
 
 class Paused:
-    """A generator that waits before each batch until it is told to go on."""
+    """A generator that waits before each batch until it is released."""
 
     def __init__(self, generator):
         self._generator, self.sizes, self.abandoned = generator, [], False
-        self.started, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.started = threading.Semaphore(0)
+        self.release_next = threading.Semaphore(0)
         self.tabulate, self.check = generator.tabulate, generator.check
 
     def run(self, weights, rows, eot, watch):
         self.sizes.append(len(rows))
         self.started.release()
-        assert self.go_on.acquire(timeout=600)
+        assert self.release_next.acquire(timeout=600)
         if not self.abandoned:
             self._generator.run(weights, rows, eot, watch)
 
@@ -45,7 +46,7 @@ def engine(paused, served):
     engine = Engine(paused, served.params, ByteTokenizer())
     yield engine
     paused.abandoned = True
-    paused.go_on.release(1000)
+    paused.release_next.release(1000)
     engine.close()
 
 
@@ -53,7 +54,6 @@ def finished(job):
     return sum(piece.finish_reason is not None for piece in job.pieces())
 
 
-@pytest.mark.slow
 def test_requests_of_one_kind_go_together(engine, paused, monkeypatch):
     monkeypatch.setattr(engines, "MOST_CHOICES", 5)
     first = engine.submit(completion())
@@ -61,7 +61,7 @@ def test_requests_of_one_kind_go_together(engine, paused, monkeypatch):
     # The second takes the most likely token; the last has no room beside the others.
     asked = [completion(2, 0.5), completion(3, 0.0), completion(2, 0.7), completion(3)]
     jobs = [engine.submit(c) for c in asked]
-    paused.go_on.release(10)
+    paused.release_next.release(10)
     assert [finished(job) for job in (first, *jobs)] == [1, 2, 3, 2, 3]
     assert paused.sizes == [1, 4, 3, 3]
 
@@ -80,7 +80,7 @@ def test_what_is_given_up_is_not_continued(engine, paused, served):
     before = served.generator.num_new
     with engine.submit(completion(max_tokens=200)):
         assert paused.started.acquire(timeout=600)
-    paused.go_on.release(10)
+    paused.release_next.release(10)
     assert finished(engine.submit(completion())) == 1
     assert served.generator.num_new - before < 100
 
@@ -94,7 +94,7 @@ def test_at_the_end_what_is_under_way_is_finished(engine, paused):
     with pytest.raises(RequestError, match="about to end") as raised:
         finished(waiting)
     assert raised.value.status == 503
-    paused.go_on.release()
+    paused.release_next.release()
     assert finished(running) == 3
     closing.join()
     with pytest.raises(RequestError, match="about to end"):

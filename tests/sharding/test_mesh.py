@@ -21,6 +21,7 @@ from diffeq_former.sharding.mesh import (
 )
 
 
+@pytest.mark.mesh
 @pytest.mark.parametrize(
     "asked, shape",
     [
@@ -37,12 +38,14 @@ def test_all_devices_are_used(asked, shape):
     assert sorted(d.id for d in mesh.devices.flat) == list(range(8))
 
 
+@pytest.mark.mesh
 @pytest.mark.parametrize("asked", [{"fsdp": 3}, {"data": 4}, {"data": 2, "tensor": 8}])
 def test_sizes_that_do_not_multiply_to_the_devices(asked):
     with pytest.raises(UserError, match="config.mesh: .* does not fit 8 devices: "):
         make_mesh(MeshConfig(**asked))
 
 
+@pytest.mark.mesh
 def test_each_device_gets_its_rows():
     mesh = mesh_of(8, fsdp=2, tensor=2)
     rows = np.arange(32, dtype=np.int32).reshape(16, 2)
@@ -54,6 +57,7 @@ def test_each_device_gets_its_rows():
         np.testing.assert_array_equal(shard.data, rows[first : first + 4])
 
 
+@pytest.mark.mesh
 @pytest.mark.parametrize(
     "mesh, changes, message",
     [
@@ -118,6 +122,7 @@ def test_names_that_no_rule_covers_are_errors():
         constrain(np.zeros((2, 2)), "batch", "colour")
 
 
+@pytest.mark.mesh
 def test_activations_are_laid_out_only_on_a_mesh():
     """Flax drops constraints silently where it knows of no mesh."""
     laid_out = jax.jit(lambda x: constrain(x, "batch", "length", "mlp"))

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import numpy as np
 import pytest
 from cases import EVERY_MESH, TINY, mesh_of, params_of
 
-from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
+from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.sharding.mesh import num_row_shares, shard_batch
@@ -20,10 +19,10 @@ from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_step
 
 ROWS = 16
-QUICK = ("fsdp", "data-fsdp-tensor")
 SOLVER_OF = {"hypernetwork": "euler", "layer_table": "lie_trotter", "shared": "strang"}
 GRID_OF = {"hypernetwork": "jittered", "layer_table": "fixed", "shared": "fixed"}
 
+pytestmark = pytest.mark.mesh
 every_mesh = pytest.mark.parametrize("mesh", EVERY_MESH)
 
 
@@ -56,8 +55,12 @@ def batch_of(rows: int) -> dict:
     return {"inputs": tokens[:, :-1], "targets": targets}
 
 
+def parameters(model: ModelConfig):
+    return jax.tree.map(np.asarray, params_of(model))
+
+
 def step_on(mesh, config: Config):
-    params = params_of(config.model)
+    params = parameters(config.model)
     opt_state, zero = state.update_of(config).init(params), np.int32(0)
     before = TrainState(zero, params, opt_state, zero, zero, np.float32(0), zero)
     before = jax.device_put(before, state.shardings(config, mesh))
@@ -69,16 +72,34 @@ def step_on_one_device(config: Config):
     return jax.tree.map(np.asarray, step_on(mesh_of(), config))
 
 
-def cases():
-    """All; the quick ones are few."""
-    models = list(itertools.product(BLOCKS, sorted(SOURCES)))
-    for k, mesh in enumerate(EVERY_MESH):
-        for n, model in enumerate(models):
-            quick = mesh in QUICK and n == k % len(models)
-            yield pytest.param(mesh, *model, marks=[] if quick else pytest.mark.slow)
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("mesh, block, weights", list(cases()))
+# Every two of mesh, block and source meet.
+@pytest.mark.parametrize(
+    "mesh, block, weights",
+    [
+        ("data", "gpt", "layer_table"),
+        slow("data", "llama", "hypernetwork"),
+        slow("data", "gpt", "shared"),
+        ("fsdp", "llama", "shared"),
+        slow("fsdp", "gpt", "hypernetwork"),
+        slow("fsdp", "llama", "layer_table"),
+        ("sequence", "gpt", "hypernetwork"),
+        slow("sequence", "llama", "layer_table"),
+        slow("sequence", "gpt", "shared"),
+        ("tensor", "llama", "shared"),
+        slow("tensor", "gpt", "layer_table"),
+        slow("tensor", "llama", "hypernetwork"),
+        ("data-fsdp-tensor", "gpt", "hypernetwork"),
+        slow("data-fsdp-tensor", "llama", "layer_table"),
+        slow("data-fsdp-tensor", "gpt", "shared"),
+        ("fsdp-sequence-tensor", "llama", "shared"),
+        slow("fsdp-sequence-tensor", "gpt", "layer_table"),
+        slow("fsdp-sequence-tensor", "llama", "hypernetwork"),
+    ],
+)
 def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
     devices, chunk = mesh_of(8, **EVERY_MESH[mesh]), 8 if mesh == "sequence" else 4
     at_once = (
@@ -95,10 +116,15 @@ def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
     for name, value in expected_metrics.items():
         assert metrics[name] == pytest.approx(value, rel=1e-5), name
     moved = jax.tree.map(
-        lambda a, b: np.abs(a - b).max(), expected.params, params_of(config.model)
+        lambda a, b: np.abs(a - b).max(), expected.params, parameters(config.model)
     )
     assert min(jax.tree.leaves(moved)) > 1e-3
     assert "Involuntary full rematerialization" not in capfd.readouterr().err
+
+
+@functools.cache
+def boxed_parameters(model: ModelConfig):
+    return jax.eval_shape(lambda: state._init_boxed(model, 0))
 
 
 @every_mesh
@@ -106,7 +132,6 @@ def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
 @pytest.mark.parametrize("weights", sorted(SOURCES))
 def test_parameters_are_made_where_the_rules_put_them(mesh, block, weights):
     config, mesh = config_of(block, weights), mesh_of(8, **EVERY_MESH[mesh])
-    boxed = jax.eval_shape(lambda: state._init_boxed(config.model, 0))
     places = state.shardings(config, mesh)
     of_banks = places.opt_state.banks.items()
     means = join(
@@ -114,7 +139,9 @@ def test_parameters_are_made_where_the_rules_put_them(mesh, block, weights):
         {name: bank_of(name, bank[0].mu) for name, bank in of_banks},
     )
     for box, place, of_mean in zip(
-        jax.tree.leaves(boxed, is_leaf=lambda x: hasattr(x, "names")),
+        jax.tree.leaves(
+            boxed_parameters(config.model), is_leaf=lambda x: hasattr(x, "names")
+        ),
         jax.tree.leaves(places.params),
         jax.tree.leaves(means),
         strict=True,

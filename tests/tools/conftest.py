@@ -1,17 +1,23 @@
 """One tiny run of training, and the command lines that use it."""
 
 import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import command_lines
 import pytest
+from absl import flags
 from cases import mesh_of
 from prepared import prepare_words
 from runs import Command, tiny_config
 
+from diffeq_former import studies
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.training import run_directory
+
 
 class Trained(NamedTuple):
     workdir: Path
@@ -62,3 +68,40 @@ def refused(tool):
         return line.removeprefix("error: ")
 
     return run
+
+
+@pytest.fixture
+def trainings_in_this_process(monkeypatch):
+    """What a study trains is a command line within its own: both define flags."""
+    state = vars(flags.FLAGS)
+    before = _copied(state)
+
+    def run(command, stdout):
+        [python, dash_m, module, *arguments] = command
+        assert (python, dash_m, stdout) == (sys.executable, "-m", subprocess.DEVNULL)
+        outer = dict(state)
+        state.update(_copied(before))
+        try:
+            result = command_lines.run(module, *arguments)
+        finally:
+            state.update(outer)
+        sys.stderr.write(result.stderr)
+        return result
+
+    monkeypatch.setattr(studies, "subprocess", _Subprocess(run, subprocess.DEVNULL))
+
+
+class _Subprocess(NamedTuple):
+    run: Callable
+    DEVNULL: int
+
+
+def _copied(values: dict) -> dict:
+    """A copy of its dictionaries and lists, but not of the flags in them."""
+    containers = (dict, list)
+    return {
+        key: (_copied(value) if isinstance(value, dict) else list(value))
+        if isinstance(value, containers)
+        else value
+        for key, value in values.items()
+    }

@@ -10,15 +10,22 @@ import pytest
 TOOL = "analyze.py"
 
 
-def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path):
-    """On a mesh of two devices, of a file of sentences."""
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        (),
+        pytest.param(
+            ("--config.mesh.data=1", "--config.mesh.fsdp=8"), marks=pytest.mark.mesh
+        ),
+    ],
+    ids=["one-device", "fsdp"],
+)
+def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path, mesh):
+    """Of a file of sentences."""
     (tmp_path / "lines.txt").write_text("the cat\non a mat\n")
     output = tmp_path / "entropy"
     flags = (f"--file={tmp_path / 'lines.txt'}", f"--output={output}")
-    more = ("--config.mesh.data=1", "--config.mesh.fsdp=2")
-    result = tool(
-        TOOL, "entropy", f"--workdir={trained.workdir}", *flags, *more, num_devices=2
-    )
+    result = tool(TOOL, "entropy", f"--workdir={trained.workdir}", *flags, *mesh)
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["time"] for line in lines] == [0, 0.5, 1]
@@ -71,38 +78,38 @@ def test_nothing_is_overwritten(refused, trained, tmp_path):
     assert "exists: remove it or name another directory" in line
 
 
-GRID = ("--norms=pre,none", "--residuals=1", "--steps=1", "--depths=2", "--num_seeds=1")
+GRID = ("--residuals=1", "--steps=1", "--depths=2", "--num_seeds=1")
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_where_it_ended(tool, trained, refused, tmp_path):
+def test_a_study_resumes_after_the_runs_that_are_done(tool, trained, refused, tmp_path):
+    """Of the first two, one diverges."""
     output = tmp_path / "study"
     flags = (f"--data={trained.dataset.path}", f"--output={output}", "--num_steps=12")
-    few = (*flags, *GRID, "--learning_rates=0.01")
+    few = (*flags, *GRID, "--norms=none", "--learning_rates=0.01,10000")
+    more = (*flags, *GRID, "--norms=pre,none", "--learning_rates=0.01")
     result = tool(TOOL, "stabilisers", *few)
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    assert result.stderr.count("diverged at step") == 1
+    first = {path: path.read_bytes() for path in (output / "runs").iterdir()}
+    assert len(first) == 2
+    assert "report exists: remove it" in refused(TOOL, "stabilisers", *few)
+    shutil.rmtree(output / "report")
+    result = tool(TOOL, "stabilisers", *more)
     assert result.returncode == 0, result.stderr
+    assert result.stderr.count("done before") == 1
+    assert {path: path.read_bytes() for path in first} == first
+    assert len(list((output / "runs").iterdir())) == 3
     [line] = [json.loads(line) for line in result.stdout.splitlines()]
     assert line["claim"].startswith("no norm -> explosive") and line["pairs"] == 1
     names = {"index.html", "stabilisers.json", "table.md"}
     drawn = {f"{name}.png" for name in ("losses", "drift", "gradients", "exponents")}
     assert {p.name for p in (output / "report").iterdir()} == names | drawn
-    first = {path: path.read_bytes() for path in (output / "runs").iterdir()}
-    assert len(first) == 2
-    assert "report exists: remove it" in refused(TOOL, "stabilisers", *few)
-    shutil.rmtree(output / "report")
-    more = (*flags, *GRID, "--learning_rates=0.01,10000")
-    result = tool(TOOL, "stabilisers", *more)
-    assert result.returncode == 0, result.stderr
-    assert result.stderr.count("done before") == 2
-    assert {path: path.read_bytes() for path in first} == first
     numbers = json.loads((output / "report" / "stabilisers.json").read_text())
-    assert (
-        len(numbers["runs"])
-        == 4
-        == 2 + sum(run["learning_rate"] == 10000 for run in numbers["runs"])
-    )
+    described = {(run["norm"], run["learning_rate"]) for run in numbers["runs"]}
+    assert described == {("none", 0.01), ("pre", 0.01)} and len(numbers["runs"]) == 2
     shutil.rmtree(output / "report")
-    line = refused(TOOL, "stabilisers", *more[:2], "--num_steps=13", *GRID)
+    line = refused(TOOL, "stabilisers", *more, "--num_steps=13")
     assert "is a study with another num_steps: 12 -> 13; name another" in line
 
 

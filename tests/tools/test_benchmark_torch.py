@@ -4,10 +4,10 @@ import dataclasses
 import importlib.util
 import json
 import math
-import os
 import subprocess
 import sys
 
+import command_lines
 import jax
 import pytest
 from cases import TINY as MODEL
@@ -52,12 +52,9 @@ def make_model(torch):
 
 def lines(*flags):
     """As a user runs it, where JAX has no device."""
-    result = subprocess.run(
-        [sys.executable, ROOT / "tools" / TOOL, TINY, *SMALL, *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "none_such"},
-        capture_output=True,
-        text=True,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "none_such")
+        result = command_lines.run_process(TOOL, TINY, *SMALL, *flags)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -119,10 +116,9 @@ def test_compiled_attention_is_causal_and_has_no_mask(torch, make_model, name):
     torch.testing.assert_close(logits, theirs(input_ids=tokens).logits)
 
 
-def assert_lines(found, tried):
-    own, padded = found
-    assert (own["variant"], own["vocab_size"]) == ("torch", 300)
-    assert (padded["variant"], padded["vocab_size"]) == ("torch_padded_vocabulary", 384)
+def assert_lines(found, tried, vocab_sizes):
+    assert {line["variant"]: line["vocab_size"] for line in found} == vocab_sizes
+    own = found[0]
     for line in found:
         seconds = line["seconds"]
         assert 0 < seconds["low"] <= seconds["median"] <= seconds["high"]
@@ -142,14 +138,18 @@ def assert_lines(found, tried):
 
 
 def test_the_fastest_micro_batch_of_each_vocabulary(torch):
-    assert_lines(lines("--batch_sizes=2,8", "--nocompile"), ["2", "8"])
+    vocab_sizes = {"torch": 300, "torch_padded_vocabulary": 384}
+    found = lines("--batch_sizes=2,8", "--nocompile")
+    assert_lines(found, ["2", "8"], vocab_sizes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", ["gpt", "llama"])
 def test_compiled_in_bfloat16(torch, block):
-    flags = (f"--config.model.block={block}", "--config.model.dtype=bfloat16")
-    assert_lines(lines("--batch_sizes=4", *flags), ["4"])
+    """A vocabulary of a round size is not padded."""
+    settings = {"block": block, "dtype": "bfloat16", "num_layers": 1, "vocab_size": 384}
+    flags = [f"--config.model.{name}={value}" for name, value in settings.items()]
+    assert_lines(lines("--batch_sizes=4", *flags), ["4"], {"torch": 384})
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
@@ -169,7 +169,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     result = subprocess.run(
         [sys.executable, "-c", code, f"tools/{TOOL}", TINY, "--batch_sizes=8"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )

@@ -1,20 +1,14 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 
+import command_lines
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "compare_runs.py"
+TOOL = "compare_runs.py"
 
 
 def compare(*workdirs, output):
     flags = [f"--workdir={workdir}" for workdir in workdirs]
-    return subprocess.run(
-        [sys.executable, TOOL, *flags, f"--output={output}"],
-        capture_output=True,
-        text=True,
-    )
+    return command_lines.run(TOOL, *flags, f"--output={output}")
 
 
 @pytest.fixture

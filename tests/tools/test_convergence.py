@@ -16,7 +16,7 @@ def test_writes_the_picture_and_its_numbers(tool, trained, tmp_path):
     """A trained model with fast sinusoids: errors shrink, if not by the order."""
     output = tmp_path / "orders.png"
     flags = ("--num_steps=64,4", "--rows=3", f"--output={output}")
-    result = tool(TOOL, f"--workdir={trained.workdir}", *flags, num_devices=2)
+    result = tool(TOOL, f"--workdir={trained.workdir}", *flags)
     assert result.returncode == 0, result.stderr
     curves = [json.loads(line) for line in result.stdout.splitlines()]
     orders = {curve["solver"]: curve["order"] for curve in curves}

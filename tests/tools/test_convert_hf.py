@@ -14,7 +14,6 @@ from diffeq_former.training import run_directory
 
 IN, OUT = "import_hf.py", "export_hf.py"
 MODEL = ROOT / "tests/conversion/fixtures/llama"
-ROUND = ("--dtype=bfloat16", "--config.mesh.data=1", "--config.mesh.fsdp=2")
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +86,21 @@ def test_fewer_dimensions_than_layers_are_said(tool, tmp_path):
     assert json.loads(result.stdout)["error"] > 0.1
 
 
-@pytest.mark.slow
-def test_a_trained_run_goes_out_on_two_devices(tool, trained, tmp_path):
-    """The paper's field, which takes a file of code along."""
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        (),
+        pytest.param(
+            ("--config.mesh.data=1", "--config.mesh.fsdp=8"), marks=pytest.mark.mesh
+        ),
+    ],
+    ids=["one-device", "fsdp"],
+)
+def test_a_trained_run_is_exported(tool, trained, tmp_path, mesh):
+    """The paper's field, which takes a file of code along, rounded to bfloat16."""
     out = tmp_path / "out"
     flags = (f"--workdir={trained.workdir}", f"--output={out}", "--num_steps=5")
-    result = tool(OUT, *flags, *ROUND, num_devices=2)
+    result = tool(OUT, *flags, "--dtype=bfloat16", *mesh)
     assert result.returncode == 0, result.stderr
     assert "load it with trust_remote_code=True, which runs" in result.stderr
     line = json.loads(result.stdout)

@@ -1,20 +1,14 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 
+import command_lines
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "depth_curve.py"
+TOOL = "depth_curve.py"
 
 
 def draw(*files, output):
     flags = [f"--figures={file}" for file in files]
-    return subprocess.run(
-        [sys.executable, TOOL, *flags, f"--output={output}"],
-        capture_output=True,
-        text=True,
-    )
+    return command_lines.run(TOOL, *flags, f"--output={output}")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_it_is_evaluated_as_the_continuous_model(tool, discrete, loss):
     assert json.loads(result.stdout)["loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_it_writes(tool, discrete, trained):
+def test_it_writes(tool, discrete):
     flags = ("--prompt=the", "--max_new_tokens=4", "--temperature=0")
     result = tool("generate.py", f"--workdir={discrete}", *flags)
     assert result.returncode == 0, result.stderr

@@ -47,9 +47,7 @@ def figures_of(tool, workdir) -> dict:
 def loss_of_the_base(trained, num_steps: int) -> float:
     model = trained.run.config.model.at_depth(num_steps)
     config = dataclasses.replace(trained.run.config, model=model)
-    return make_evaluate(config, trained.dataset, mesh_of())(trained.run.params)[
-        "loss"
-    ]
+    return make_evaluate(config, trained.dataset, mesh_of())(trained.run.params)["loss"]
 
 
 def test_it_starts_at_the_loss_of_its_base(command, trained, tmp_path):

@@ -8,14 +8,18 @@ from runs import ROOT
 
 TOOL = "finetune_study.py"
 MODEL = {
+    "block": "gpt",
+    "solver": "lie_trotter",
     "num_layers": 2,
     "d_model": 16,
     "num_heads": 2,
+    "d_ff": 16,
     "vocab_size": 257,
     "max_len": 16,
     "time_embed_dim": 4,
+    "remat": "none",
 }
-TRAINING = {"num_steps": 2, "batch_size": 8, "eval_every": 1}
+TRAINING = {"num_steps": 2, "batch_size": 8, "eval_every": 1, "sample_every": 0}
 
 
 def settings(prefix: str, section: str, values: dict) -> list[str]:
@@ -37,6 +41,7 @@ def flags(trained, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("trainings_in_this_process")
 def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
     result = tool(TOOL, *flags, f"--output={tmp_path}")
     assert result.returncode == 0, result.stderr
@@ -62,8 +67,9 @@ def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-def test_a_wrong_setting_ends_it_with_the_line_of_the_training(tool, flags, tmp_path):
+def test_a_wrong_setting_ends_it_with_the_line_of_the_training(
+    tool, trainings_in_this_process, flags, tmp_path
+):
     result = tool(TOOL, *flags, f"--output={tmp_path}", "--config.data.path=nowhere")
     assert result.returncode == 2 and not any(tmp_path.glob("*/config.json"))
     assert result.stderr.splitlines()[-1].startswith("error: ")

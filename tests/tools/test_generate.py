@@ -80,23 +80,37 @@ def test_training_sampled_the_same(trained):
         ("--top_k=-2", "top_k: expected 0 (all tokens) or more, got -2"),
         ("--top_p=1.5", "top_p: expected 0 < top_p <= 1, got 1.5"),
         ("--max_new_tokens=-1", "max_new_tokens: expected 0 or more, got -1"),
-        ("--max_new_tokens=15", "15 new tokens after 3 are more than the model's max_"),
-        ("--seed=-1", "seed"),
+        (
+            "--max_new_tokens=15",
+            "max_new_tokens: 15 new tokens after 3 are more than the model's max_len of"
+            " 16 has room for; shorten the prompt or ask for at most 14 new tokens",
+        ),
+        (
+            "--seed=-1",
+            "flag --seed=-1: -1 is not an integer in the range [0, 2147483648]",
+        ),
         ("--stop=", "stop: expected strings of one character or more, got ''"),
-        ("--draft_steps=3", "draft_steps: expected 1 to 2, the model's own number"),
-        ("--workdir=/no/such/run", "/no/such/run is no run"),
+        (
+            "--draft_steps=3",
+            "draft_steps: expected 1 to 2, the model's own number of steps, got 3",
+        ),
+        ("--workdir=/no/such/run", "/no/such/run is no run: it has no config.json"),
     ],
 )
 def test_wrong_input(refused, trained, flag, message):
     flags = (f"--workdir={trained.workdir}", "--max_new_tokens=1", "--prompt=ab")
-    assert message in refused(TOOL, *flags, flag)
+    assert refused(TOOL, *flags, flag) == message
 
 
 def test_several_prompts_are_no_stream(refused, trained):
     flags = (f"--workdir={trained.workdir}", "--prompt=a", "--prompt=b", "--stream")
-    assert refused(TOOL, *flags).startswith("--stream: expected one --prompt, got 2")
+    assert refused(TOOL, *flags) == (
+        "--stream: expected one --prompt, got 2; leave it out for several"
+    )
 
 
 def test_no_prompt(refused, trained):
     line = refused(TOOL, f"--workdir={trained.workdir}")
-    assert "--prompt" in line
+    assert line == (
+        "flag --prompt=None: Flag --prompt must have a value other than None."
+    )

@@ -1,5 +1,6 @@
 """tools/harness.py as a user runs it, on tasks that the test writes."""
 
+import functools
 import json
 import math
 
@@ -12,6 +13,17 @@ from diffeq_former.models.transformer import Transformer
 
 pytest.importorskip("lm_eval")
 TOOL = "harness.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_task_manager():
+    """It reads thousands of files, which takes ten seconds."""
+    from diffeq_former.evaluation import harness_tasks
+
+    with pytest.MonkeyPatch.context() as patch:
+        cached = functools.cache(harness_tasks.TaskManager)
+        patch.setattr(harness_tasks, "TaskManager", cached)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +46,23 @@ def harness(tool, trained, tasks):
     return run
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def log_p_of(model, params, tokens_L):
+    logits_BLV = Transformer(model).apply({"params": params}, tokens_L[None])
+    return jax.nn.log_softmax(logits_BLV[0])
+
+
 def log_p(run, num_steps, context, more):
-    """From one pass over the unpadded sequence, as much of it as the model reads."""
+    """From one pass over as much of the sequence as the model reads.
+
+    What is put after it changes nothing: the model is causal.
+    """
     model = run.config.model.at_depth(num_steps).for_inference()
     whole = (context + more)[-model.max_len - 1 :]
-    logits = Transformer(model).apply({"params": run.params}, np.array([whole[:-1]]))
-    log_p_LV = np.asarray(jax.nn.log_softmax(logits[0]))
+    L = len(whole) - 1
+    tokens_L = np.zeros(model.max_len, np.int32)
+    tokens_L[:L] = whole[:-1]
+    log_p_LV = np.asarray(log_p_of(model, run.params, tokens_L))[:L]
     n = min(len(more), model.max_len)
     return sum(row[t] for row, t in zip(log_p_LV[-n:], whole[-n:], strict=True))
 

@@ -2,8 +2,9 @@
 
 import json
 
+import command_lines
 import pytest
-from runs import ROOT
+from command_lines import ROOT
 
 TOOL = "plan.py"
 TINY = f"--config={ROOT}/configs/tiny.py"
@@ -46,8 +47,9 @@ def test_nothing_fits(tool):
 
 
 @pytest.mark.slow
-def test_compiled_beside_predicted(tool):
-    [plan] = plans(tool(TOOL, TINY, "--num_devices=2", "--compile"))
+def test_compiled_beside_predicted():
+    flags = ("--num_devices=2", "--compile")  # in a process, which makes two devices
+    [plan] = plans(command_lines.run_process(TOOL, TINY, *flags))
     measured = plan["compiled"]
     assert measured["sent"] == pytest.approx(plan["sent"], rel=0.02)
     assert measured["ratio"] == measured["predicted"] / measured["memory"]["total"]

@@ -6,9 +6,18 @@ import re
 import pytest
 from browser import assert_readable, needs_browser, on_a_phone
 
+from diffeq_former.reporting import sections
+
 TOOL = "report.py"
 SECTIONS = ["Settings", "Training", "Samples", "Depth"]
 SECTIONS += ["Spectra of the weights", "Sensitivity", "Costs"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_depths():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "DEPTHS", (0.5, 1.0))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +40,8 @@ def test_all_is_on_one_page(report, trained):
     sources = re.findall('(?:src|href)="([^"]*)"', page)
     assert all(source.startswith("data:") for source in sources)
     assert "optimizer.learning_rate</td><td>0.05" in page
+    depth = page.partition("<h2>Depth</h2>")[2].partition("<h2>")[0]
+    assert re.findall(r"<tr><td>(\d+)<", depth) == ["1", "2"]
     assert "the &lt;cat&gt;" in page and "the <cat>" not in page
     assert (trained.workdir / "samples.txt").read_text().split()[-1] in page
 
@@ -56,7 +67,9 @@ def test_a_browser_shows_it_on_a_phone(report, trained, tmp_path):
         ("--text=", "sentence 1 is empty"),
     ],
 )
-def test_refuses(tool, trained, tmp_path, flag, words):
+def test_refuses(tool, trained, tmp_path, monkeypatch, flag, words):
+    for name in ("depth_curve", "weights"):  # before the text is read
+        monkeypatch.setattr(sections, name, lambda *_: "")
     given = (f"--workdir={trained.workdir}", f"--output={tmp_path / 'report.html'}")
     result = tool(TOOL, *given, flag)
     assert (result.returncode, result.stdout) == (2, "")

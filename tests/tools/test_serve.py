@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,16 +18,9 @@ TOOL = "serve.py"
 
 
 @contextlib.contextmanager
-def serving(folder, *flags):
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_COMPILATION_CACHE_DIR": str(folder),
-    }
+def serving(*flags):
     with subprocess.Popen(
         [sys.executable, ROOT / "tools" / TOOL, "--port=0", *flags],
-        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -47,10 +39,10 @@ def post(ready, **fields):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serves_until_a_signal_comes(trained, tmp_path, number):
+def test_serves_until_a_signal_comes(trained, number):
     flags = [f"--workdir={trained.workdir}"]
     flags += ["--draft_steps=1"] if number == signal.SIGINT else []
-    with serving(tmp_path, *flags) as process:
+    with serving(*flags) as process:
         ready = json.loads(process.stdout.readline())
         assert ready["host"] == "127.0.0.1" and ready["model"] == "run"
         answer = post(ready, model="run", prompt="a mat", temperature=0, max_tokens=8)
@@ -68,17 +60,32 @@ def test_a_port_that_is_taken(refused, trained):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         line = refused(TOOL, f"--workdir={trained.workdir}", f"--port={port}")
-    assert line.startswith(f"--host=127.0.0.1 --port={port}: Address already in use")
+    assert line == (
+        f"--host=127.0.0.1 --port={port}: Address already in use; use another, or"
+        " --port=0 for any that is free"
+    )
+
+
+def test_a_host_that_is_unknown(refused, trained):
+    flags = (f"--workdir={trained.workdir}", "--host=no.such.host.invalid")
+    line = refused(TOOL, *flags)  # the reason is in the words of the resolver
+    assert line.startswith("--host=no.such.host.invalid --port=8000: ")
+    assert line.endswith("; use another, or --port=0 for any that is free")
 
 
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--host=no.such.host.invalid", "--host=no.such.host.invalid --port=8000: "),
-        ("--port=70000", "port"),
-        ("--workdir=/no/such/run", "/no/such/run is no run"),
-        ("--draft_steps=3", "draft_steps: expected 1 to 2, the model's own number"),
+        (
+            "--port=70000",
+            "flag --port=70000: 70000 is not an integer in the range [0, 65535]",
+        ),
+        ("--workdir=/no/such/run", "/no/such/run is no run: it has no config.json"),
+        (
+            "--draft_steps=3",
+            "draft_steps: expected 1 to 2, the model's own number of steps, got 3",
+        ),
     ],
 )
 def test_wrong_input(refused, trained, flag, message):
-    assert message in refused(TOOL, f"--workdir={trained.workdir}", flag)
+    assert refused(TOOL, f"--workdir={trained.workdir}", flag) == message

@@ -26,12 +26,18 @@ def test_a_line_for_plain_decoding_and_for_each_draft(tool, trained):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--draft_steps=3", "draft_steps: expected 1 to 2, the model's own number"),
+        (
+            "--draft_steps=3",
+            "draft_steps: expected 1 to 2, the model's own number of steps, got 3",
+        ),
         ("--draft_steps=a,2", "--draft_steps=a,2: expected numbers"),
-        ("--draft_tokens=0", "draft_tokens: expected 1 to 15"),
+        (
+            "--draft_tokens=0",
+            "draft_tokens: expected 1 to 15, for a model whose max_len is 16, got 0",
+        ),
         ("--temperature=-1", "temperature: expected 0 (greedy) or more, got -1.0"),
     ],
 )
 def test_wrong_input(refused, trained, flag, message):
     flags = (f"--workdir={trained.workdir}", "--prompt=a", "--draft_steps=1")
-    assert message in refused(TOOL, *flags, "--max_new_tokens=2", flag)
+    assert refused(TOOL, *flags, "--max_new_tokens=2", flag) == message

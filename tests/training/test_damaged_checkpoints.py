@@ -1,21 +1,20 @@
-"""A damaged checkpoint is noticed and named, and the run goes on from the one before.
+"""A damaged checkpoint is noticed and named, and the run resumes from the one before.
 
-One real run, on the command line; copies of its folder are damaged.
+One real run; copies of its folder are damaged.
 """
 
-import json
+import dataclasses
+import itertools
 import shutil
 
 import jax
 import numpy as np
 import pytest
 from cases import mesh_of
-from prepared import prepare_words
-from runs import Command, tiny_config
+from loops import lines, train
 
-from diffeq_former.data import dataset as datasets
 from diffeq_former.errors import UserError
-from diffeq_former.training import checkpoint, loop, run_directory, state
+from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 from diffeq_former.training.damage import choose, set_aside
 from diffeq_former.training.judges import Judges
@@ -55,28 +54,17 @@ DAMAGES = {
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
+def config(config):
+    settings = {"num_steps": 8, "eval_every": 4, "checkpoint_every": 2}
+    training = dataclasses.replace(config.training, keep_latest=3, **settings)
+    return dataclasses.replace(config, training=training)
 
 
 @pytest.fixture(scope="module")
-def config(dataset):
-    return tiny_config(
-        dataset, num_steps=8, eval_every=4, checkpoint_every=2, keep_latest=3
-    )
-
-
-@pytest.fixture(scope="module")
-def command(config, tmp_path_factory):
-    return Command(tmp_path_factory.mktemp("command"), config)
-
-
-@pytest.fixture(scope="module")
-def whole(command, tmp_path_factory):
+def whole(config, dataset, judges, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "whole"
-    result = command.run(workdir)
-    assert result.returncode == 0, result.stderr
-    assert "damaged" not in result.stderr
+    assert train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert not (workdir / "checkpoints-damaged").exists()
     assert checkpoint.saved_steps(workdir / "checkpoints") == STEPS
     return workdir
 
@@ -131,11 +119,11 @@ def damage(folder, kind: str = "arrays", words: str = "has changed") -> str:
 
 @pytest.mark.parametrize("words", DAMAGES)
 @pytest.mark.parametrize("kind", FILES)
-def test_noticed_named_and_kept_aside(directory, abstract, states, kind, words):
+def test_noticed_named_and_kept_aside(directory, kind, words):
     name = damage(directory / "8", kind, words)
     left = contents(directory / "8")
-    restored, _, [damaged] = checkpoint.restore_latest(directory, abstract)
-    assert_equal(restored, states[6])
+    step, [damaged] = choose(directory, STEPS)
+    assert step == 6
     if kind == "checksums" and words != "is missing":
         words = "has changed"
     assert str(damaged) == f"checkpoint {directory}/8 is damaged: {name} {words}"
@@ -145,6 +133,17 @@ def test_noticed_named_and_kept_aside(directory, abstract, states, kind, words):
     assert contents(place) == left
     assert checkpoint.saved_steps(directory) == [4, 6]
     assert choose(directory, [4, 6]) == (6, [])
+
+
+@pytest.mark.parametrize(
+    "kind, words", [*zip(FILES, itertools.cycle(DAMAGES), strict=False)]
+)
+def test_the_one_before_is_restored(directory, abstract, states, kind, words):
+    name = damage(directory / "8", kind, words)
+    restored, _, [damaged] = checkpoint.restore_latest(directory, abstract)
+    assert_equal(restored, states[6])
+    assert damaged.path == directory / "8"
+    assert damaged.damages[0].startswith(f"{name} ")
 
 
 @pytest.mark.parametrize("name", ["params", "training", "metrics", "."])
@@ -194,10 +193,9 @@ def test_the_step_is_saved_again_and_both_damaged_ones_are_kept(
 def test_all_are_damaged(workdir, directory, dataset, config):
     names = [damage(directory / str(step)) for step in STEPS]
     before = contents(workdir)
-    fitting = run_directory.fit(config, datasets.load(dataset.path))
     judges = Judges(evaluate=None, sample=None)
     with pytest.raises(UserError) as error:
-        loop.train(fitting, workdir, dataset, mesh_of(), judges, StopRequest())
+        train(config, workdir, dataset, judges, StopRequest())
     message = str(error.value)
     for step, name in zip(STEPS, names, strict=True):
         assert f"{directory}/{step} is damaged: {name} has changed" in message
@@ -237,29 +235,22 @@ def test_a_run_is_loaded_from_what_is_not_damaged(workdir, directory, capsys):
     assert contents(workdir) == before
 
 
-def lines(workdir) -> list[tuple]:
-    """What the metrics say of training, without what differs from run to run."""
-    text = (workdir / "metrics.jsonl").read_text().splitlines()
-    keys = ("step", "loss", "grad_norm", "validation/loss")
-    return [tuple(json.loads(line).get(key) for key in keys) for line in text]
-
-
-def test_the_run_goes_on_and_ends_as_if_undamaged(
-    workdir, directory, command, whole, abstract, states
+def test_the_run_resumes_and_ends_as_if_undamaged(
+    workdir, directory, config, dataset, judges, whole, abstract, states, capsys
 ):
     name = damage(directory / "8")
     damaged = contents(directory / "8")
-    result = command.run(workdir)
-    assert result.returncode == 0, result.stderr
+    assert train(config, workdir, dataset, judges, StopRequest()) == 0
+    err = capsys.readouterr().err
     place = workdir / "checkpoints-damaged" / "8"
     assert (
         f"checkpoint {directory}/8 is damaged: {name} has changed: moved to {place},"
         " step 6 is used\n"
-    ) in result.stderr
-    assert f"{workdir}: from step 6 to 8" in result.stderr
+    ) in err
+    assert f"{workdir}: from step 6 to 8" in err
     assert contents(place) == damaged
     final, loss, others = checkpoint.restore_latest(directory, abstract)
     assert_equal(final, states[8])
     assert others == []
-    assert loss == lines(workdir)[-1][-1] is not None
+    assert loss == lines(workdir)[-1]["validation/loss"] is not None
     assert lines(workdir) == lines(whole)

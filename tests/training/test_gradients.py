@@ -46,7 +46,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("model", in_two_lots(CASES, CASES[:1].__contains__), ids=str)
+@pytest.mark.parametrize("model", in_two_lots(CASES, CASES[2].__eq__), ids=str)
 def test_accumulation_equals_the_large_batch(model):
     config, batch = config_of(**model), batch_of(8)
     params = params_of(config.model)
@@ -58,7 +58,7 @@ def test_accumulation_equals_the_large_batch(model):
     assert_near(gradients, expected, 1e-6)
 
 
-ON_DRAWN_GRIDS = [
+ON_SAMPLED_GRIDS = [
     {"solver": "midpoint"},
     {"block": "llama", "solver": "lie_trotter"},
     {"solver": "strang", "generate_weights": "per_step"},
@@ -66,18 +66,25 @@ ON_DRAWN_GRIDS = [
 
 
 @pytest.mark.parametrize(
-    "model", in_two_lots(ON_DRAWN_GRIDS, ON_DRAWN_GRIDS[:1].__contains__), ids=str
+    "model", in_two_lots(ON_SAMPLED_GRIDS, ON_SAMPLED_GRIDS[:1].__contains__), ids=str
 )
-def test_accumulation_on_a_drawn_grid(model):
+def test_accumulation_on_a_sampled_grid(model):
     config, batch = config_of(**model), batch_of(4)
     params, c = params_of(config.model), config.model
     nodes = SOLVERS[c.solver].nodes
     grid = draw("jittered", jax.random.key(1), c.num_layers, nodes)
-    _, gradients = accumulated(config, params, batch, 2, grid)
+    losses, gradients = accumulated(config, params, batch, 2, grid)
     tabulated = config_of(**model | {"generate_weights": "tabulated"})
-    plain = jax.jit(jax.grad(lambda p, grid: plain_loss(tabulated, p, batch, grid)))
-    assert_near(gradients, plain(params, grid), 1e-6)
-    elsewhere = plain(params, None)
+
+    @jax.jit
+    @jax.value_and_grad
+    def plain(params, grid):
+        return plain_loss(tabulated, params, batch, grid)
+
+    loss, expected = plain(params, grid)
+    assert float(losses["loss"] + losses["z_loss"]) == pytest.approx(float(loss), 1e-6)
+    assert_near(gradients, expected, 1e-6)
+    _, elsewhere = plain(params, None)
     difference = jax.tree.map(jnp.subtract, gradients, elsewhere)
     assert optax.tree.norm(difference) > 0.01 * optax.tree.norm(elsewhere)
 
@@ -109,7 +116,7 @@ def test_weights_are_generated_once_for_all_micro_batches():
     assert flops_of(per_step, 4) > 1.1 * flops_of(per_step, 1)
 
 
-def test_micro_batches_draw_their_own_dropout():
+def test_micro_batches_have_their_own_dropout():
     config = config_of(dropout=0.5, **DISCRETE)
     params, row = params_of(config.model), batch_of(1)
     twice = {k: np.repeat(x, 2, axis=0) for k, x in row.items()}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from cases import mesh_of
 from loops import StopAfter, lines, train
-from prepared import prepare_words
 from runs import tiny_config
 
 from diffeq_former.analysis.during_training import make_analyse
@@ -19,7 +18,6 @@ from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.training import run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
-
 
 
 def expected(trained: Trained, dataset) -> dict[str, float]:
@@ -47,8 +45,7 @@ def expected(trained: Trained, dataset) -> dict[str, float]:
     }
 
 
-def test_analyses_of_a_run_that_was_interrupted(tmp_path):
-    dataset = prepare_words(tmp_path, seq_len=16)
+def test_analyses_of_a_run_that_was_interrupted(dataset, tmp_path):
     config = tiny_config(dataset, num_steps=4, checkpoint_every=2, keep_latest=3)
     config = dataclasses.replace(config, analysis_every=2)
     config = run_directory.fit(config, dataset)

@@ -7,8 +7,7 @@ import signal
 import time
 
 import pytest
-from prepared import prepare_words
-from runs import Command, tiny_config
+from runs import Command, signal_when, tiny_config
 
 from diffeq_former.errors import UserError
 from diffeq_former.training import lock
@@ -16,30 +15,26 @@ from diffeq_former.training import lock
 LONG = 100_000
 
 
-@pytest.fixture(scope="module")
-def command(tmp_path_factory):
-    """Of a run that does not end by itself."""
-    folder = tmp_path_factory.mktemp("run")
-    dataset = prepare_words(folder, seq_len=16)
-    settings = {"num_steps": LONG, "eval_every": LONG, "checkpoint_every": LONG}
-    return Command(folder, tiny_config(dataset, **settings))
-
-
-def wait_for_steps(workdir, process, more=0) -> None:
-    """Until it has trained, and some lines more were written than there are."""
+def num_lines(workdir) -> int:
     path = workdir / "metrics.jsonl"
-    while not path.exists() or path.read_text().count("\n") <= more:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
+    return path.read_text().count("\n") if path.exists() else 0
 
 
 @pytest.mark.slow
-def test_a_second_run_is_refused_until_the_first_is_dead(command, tmp_path):
+def test_a_second_run_is_refused_until_the_first_is_dead(
+    dataset, tmp_path, monkeypatch
+):
     """Killed, it leaves nothing behind; nor does its restart wait for it to die."""
+    settings = {"num_steps": LONG, "eval_every": LONG, "checkpoint_every": LONG}
+    command = Command(tmp_path, tiny_config(dataset, **settings))
     workdir = tmp_path / "run"
     with command.start(workdir) as first:
-        wait_for_steps(workdir, first)
-        refused = command.run(workdir)
+        while not num_lines(workdir):
+            assert first.poll() is None, first.stderr.read()
+            time.sleep(0.02)
+        with monkeypatch.context() as patched:
+            patched.setattr(lock, "_SECONDS_TO_DIE", 0.5)
+            refused = command.run(workdir)
         assert refused.returncode == 2
         [line] = refused.stderr.splitlines()
         holder = f"process {first.pid} on {os.uname().nodename}"
@@ -48,23 +43,26 @@ def test_a_second_run_is_refused_until_the_first_is_dead(command, tmp_path):
             " use another --workdir; if there is no such process, remove"
             f" {workdir}/lock"
         )
-        with command.start(workdir) as second:
-            waiting = f"/proc/{second.pid}/fd"
-            while not is_open(workdir / "lock", waiting):
-                assert second.poll() is None, second.stderr.read()
-                time.sleep(0.01)
-            first.kill()
-            first.communicate()
-            (workdir / "metrics.jsonl").unlink()
-            wait_for_steps(workdir, second)
-            second.send_signal(signal.SIGTERM)
-            _, err = second.communicate()
-    assert second.returncode == 75, err
+        tries = []
 
+        def flock(file, how):
+            if len(tries) == 1:
+                assert first.poll() is None
+                first.kill()
+                first.communicate()
+                (workdir / "metrics.jsonl").unlink()
+            tries.append(how)
+            return flock_of_system(file, how)
 
-def is_open(path, descriptors: str) -> bool:
-    links = (os.path.join(descriptors, name) for name in os.listdir(descriptors))
-    return any(os.path.exists(x) and os.path.samefile(x, path) for x in links)
+        flock_of_system = fcntl.flock
+        monkeypatch.setattr(fcntl, "flock", flock)
+
+        def trained() -> bool:
+            return len(tries) > 1 and num_lines(workdir) > 0
+
+        with signal_when(trained, signal.SIGTERM):
+            second = command.run(workdir)
+    assert second.returncode == 75, second.stderr
 
 
 def test_held_and_let_go(tmp_path, monkeypatch):

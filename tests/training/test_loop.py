@@ -1,52 +1,28 @@
 """The loop in this process. Kills and signals: test_resume.py, test_main.py."""
 
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
 import pytest
-from cases import mesh_of
 from loops import StopAfter, assert_same, last_state, lines, train
-from prepared import prepare_words
 from runs import NUM_STEPS, tiny_config
 
 from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
-from diffeq_former.evaluation.perplexity import make_evaluate
 from diffeq_former.training import checkpoint, run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
 
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
-
-
-@pytest.fixture(scope="module")
-def config(dataset):
-    return run_directory.fit(tiny_config(dataset, sample_every=8), dataset)
-
-
-@pytest.fixture(scope="module")
-def judges(config, dataset):
-    evaluate = make_evaluate(config, dataset, mesh_of())
-    return Judges(
-        evaluate=lambda params, should_stop: evaluate(params),
-        sample=lambda params: f"{float(params['final_norm']['scale'].sum())}",
-    )
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(config, dataset, judges, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    assert train(config, workdir, dataset, judges, StopRequest()) == 0
-    return workdir
+def changed(config, **training):
+    settings = dataclasses.replace(config.training, **training)
+    return dataclasses.replace(config, training=settings)
 
 
 def test_what_a_run_leaves(uninterrupted, config):
-    assert checkpoint.saved_steps(uninterrupted / "checkpoints")[-2:] == [21, 24]
+    assert checkpoint.saved_steps(uninterrupted / "checkpoints")[-2:] == [20, 24]
     written = lines(uninterrupted)
     trained = [line["step"] for line in written if "loss" in line]
     judged = [line["step"] for line in written if "validation/loss" in line]
@@ -59,13 +35,13 @@ def test_what_a_run_leaves(uninterrupted, config):
     assert samples.count("--- step ") == 3
 
 
-@pytest.mark.parametrize("stops", [(1, 7, 9)])  # also where it evaluates
-def test_stopped_and_continued_equals_uninterrupted(
-    config, dataset, judges, uninterrupted, tmp_path, stops
+def test_stopped_and_resumed_equals_uninterrupted(
+    config, dataset, judges, uninterrupted, tmp_path
 ):
+    """Three times: after the first step, where it evaluates, and anywhere."""
     workdir = tmp_path / "run"
     done = 0
-    for steps in stops:
+    for steps in (1, 7, 9):
         done += steps
         code = train(config, workdir, dataset, judges, StopAfter(steps))
         assert code == STOPPED
@@ -75,52 +51,47 @@ def test_stopped_and_continued_equals_uninterrupted(
 
 
 @pytest.mark.slow
-def test_drawn_grids_and_depths_continue_as_well(config, dataset, judges, tmp_path):
-    training = dataclasses.replace(
-        config.training, depth_grid="jittered", depth_steps="1,2,3", eval_every=24
+def test_sampled_grids_and_depths_resume_as_well(config, dataset, judges, tmp_path):
+    config = changed(
+        config,
+        depth_grid="jittered",
+        depth_steps="1,2",
+        num_steps=8,
+        eval_every=8,
     )
-    config = dataclasses.replace(config, training=training)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert train(config, whole, dataset, judges, StopRequest()) == 0
-    assert train(config, stopped, dataset, judges, StopAfter(7)) == STOPPED
+    assert train(config, stopped, dataset, judges, StopAfter(3)) == STOPPED
     assert train(config, stopped, dataset, judges, StopRequest()) == 0
     assert_same(stopped, whole, config)
     depths = [line["depth_steps"] for line in lines(whole) if "depth_steps" in line]
-    assert len(depths) == NUM_STEPS and set(depths) == {1, 2, 3}
+    assert len(depths) == 8
+    assert set(depths) == {1, 2}
 
 
-@pytest.mark.slow
 def test_stopped_while_evaluating_evaluates_again(
     config, dataset, judges, uninterrupted, tmp_path
 ):
-    workdir, stop = tmp_path / "run", StopRequest()
+    """In the evaluation of step 8, then in the last one: the run is not done."""
+    workdir = tmp_path / "run"
+    for signal, step in (("SIGUSR1", 8), ("SIGTERM", NUM_STEPS)):
+        stop = StopRequest()
 
-    def interrupted(params, should_stop):
-        stop.signal = "SIGUSR1"
-        assert should_stop()
+        def interrupted(params, should_stop, stop=stop, signal=signal, step=step):
+            if lines(workdir)[-1]["step"] < step:
+                return judges.evaluate(params, should_stop)
+            stop.signal = signal
+            assert should_stop()
 
-    stopped = dataclasses.replace(judges, evaluate=interrupted)
-    assert train(config, workdir, dataset, stopped, stop) == STOPPED
-    assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == 8
+        stopped = dataclasses.replace(judges, evaluate=interrupted)
+        assert train(config, workdir, dataset, stopped, stop) == STOPPED
+        assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == step
+        last = lines(workdir)[-1]
+        assert last["step"] == step and "validation/loss" not in last
     assert train(config, workdir, dataset, judges, StopRequest()) == 0
-    assert_same(workdir, uninterrupted, config)
-
-
-@pytest.mark.slow
-def test_stopped_in_the_last_evaluation_is_not_done(
-    config, dataset, judges, uninterrupted, tmp_path
-):
-    workdir, stop = tmp_path / "run", StopRequest()
-
-    def interrupted(params, should_stop):
-        if len(lines(workdir)) < NUM_STEPS:
-            return judges.evaluate(params, should_stop)
-        stop.signal = "SIGTERM"
-
-    stopped = dataclasses.replace(judges, evaluate=interrupted)
-    assert train(config, workdir, dataset, stopped, stop) == STOPPED
-    assert "validation/loss" not in lines(workdir)[-1]
-    assert train(config, workdir, dataset, judges, StopRequest()) == 0
+    # But for the validation loss of the last checkpoint, which was saved without.
+    states = [last_state(path, config)[0] for path in (workdir, uninterrupted)]
+    jax.tree.map(np.testing.assert_array_equal, *states)
     assert lines(workdir) == lines(uninterrupted)
 
 
@@ -130,72 +101,58 @@ def test_stopped_before_the_first_step(config, dataset, judges, tmp_path):
     assert checkpoint.saved_steps(workdir / "checkpoints") == [0]
 
 
-def test_done_is_done(config, dataset, judges, uninterrupted):
+def test_done_is_done(config, dataset, uninterrupted):
     before = lines(uninterrupted)
     refuse = Judges(evaluate=None, sample=None)
     assert train(config, uninterrupted, dataset, refuse, StopRequest()) == 0
     assert lines(uninterrupted) == before
 
 
-def test_more_steps_need_the_flag(config, dataset, judges, tmp_path):
-    workdir = tmp_path / "run"
-    train(config, workdir, dataset, judges, StopAfter(4))
-    training = dataclasses.replace(config.training, num_steps=6)
-    fewer = dataclasses.replace(config, training=training)
-    with pytest.raises(UserError, match="training.num_steps: 24 -> 6"):
-        train(fewer, workdir, dataset, judges, StopRequest())
-    code = train(
-        fewer,
-        workdir,
-        dataset,
-        judges,
-        StopRequest(),
-        allow_config_change=True,
-    )
-    assert code == 0
-    assert run_directory.read_config(workdir) == fewer
-    assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == 6
+@pytest.fixture(scope="module")
+def four_steps(config, dataset, judges, tmp_path_factory):
+    """The folder of a run that was stopped, which no test may change."""
+    workdir = tmp_path_factory.mktemp("stopped") / "run"
+    assert train(config, workdir, dataset, judges, StopAfter(4)) == STOPPED
+    return workdir
 
 
-def test_another_model_does_not_fit_the_checkpoint(config, dataset, judges, tmp_path):
-    workdir = tmp_path / "run"
-    train(config, workdir, dataset, judges, StopAfter(1))
+@pytest.fixture
+def stopped(four_steps, tmp_path):
+    return shutil.copytree(four_steps, tmp_path / "run")
+
+
+def test_more_steps_need_the_flag(config, dataset, judges, stopped):
+    fewer = changed(config, num_steps=8)
+    with pytest.raises(UserError, match="training.num_steps: 24 -> 8"):
+        train(fewer, stopped, dataset, judges, StopRequest())
+    options = {"allow_config_change": True}
+    assert train(fewer, stopped, dataset, judges, StopRequest(), **options) == 0
+    assert run_directory.read_config(stopped) == fewer
+    assert checkpoint.saved_steps(stopped / "checkpoints")[-1] == 8
+
+
+def test_another_model_does_not_fit_the_checkpoint(config, dataset, judges, stopped):
     model = dataclasses.replace(config.model, time_embed_dim=5)
     wider = dataclasses.replace(config, model=model)
+    options = {"allow_config_change": True}
     with pytest.raises(UserError, match="does not fit the config: params/weights/"):
-        train(
-            wider,
-            workdir,
-            dataset,
-            judges,
-            StopRequest(),
-            allow_config_change=True,
-        )
-    assert run_directory.read_config(workdir) == config
+        train(wider, stopped, dataset, judges, StopRequest(), **options)
+    assert run_directory.read_config(stopped) == config
 
 
-def test_too_many_bad_steps_end_the_run(config, dataset, judges, tmp_path):
+def test_too_many_bad_steps_end_the_run(config, dataset, judges, stopped):
     """A step with this learning rate leaves parameters whose loss is not finite."""
-    workdir = tmp_path / "run"
-    assert train(config, workdir, dataset, judges, StopAfter(6)) == STOPPED
     optimizer = dataclasses.replace(config.optimizer, learning_rate=1e30)
-    training = dataclasses.replace(config.training, max_bad_steps=5)
-    steep = dataclasses.replace(config, optimizer=optimizer, training=training)
+    steep = dataclasses.replace(changed(config, max_bad_steps=5), optimizer=optimizer)
+    options = {"allow_config_change": True}
     with pytest.raises(UserError) as error:
-        train(
-            steep,
-            workdir,
-            dataset,
-            judges,
-            StopRequest(),
-            allow_config_change=True,
-        )
+        train(steep, stopped, dataset, judges, StopRequest(), **options)
     message = str(error.value)
-    assert "not finite in 5 steps in a row, to step 12: " in message
-    assert "the last good checkpoint, of step 6, stands" in message
+    assert "not finite in 5 steps in a row, to step 10: " in message
+    assert "the last good checkpoint, of step 4, stands" in message
     assert "config.optimizer.learning_rate (1e+30)" in message
-    assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == 6
-    restored, _ = last_state(workdir, config)
+    assert checkpoint.saved_steps(stopped / "checkpoints") == [4]
+    restored, _ = last_state(stopped, config)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(restored.params))
 
 

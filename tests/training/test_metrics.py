@@ -1,10 +1,12 @@
 import math
 import time
+import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, mesh_of
+from cases import TINY
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.training import metrics
@@ -19,7 +21,8 @@ LOSS = {"loss": jnp.float32(math.log(7.0))}
 @pytest.fixture
 def meter():
     training = TrainingConfig(batch_size=ROWS, depth_steps="2,5,5")
-    return Meter(Config(model=TINY, training=training), SEQ_LEN, mesh_of(8))
+    mesh = types.SimpleNamespace(local_devices=jax.devices()[:1], size=8)
+    return Meter(Config(model=TINY, training=training), SEQ_LEN, mesh)
 
 
 def test_norms_of_all_and_by_group():

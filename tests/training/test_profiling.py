@@ -11,31 +11,24 @@ import numpy as np
 import pytest
 from cases import TINY, mesh_of
 from loops import StopAfter, train
-from prepared import prepare_words
-from runs import tiny_config
 
 from diffeq_former.cli import STOPPED
 from diffeq_former.config import Config, ProfileConfig, TrainingConfig
 from diffeq_former.sharding.mesh import batch_sharding, layout
-from diffeq_former.training import run_directory, state
+from diffeq_former.training import state
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.step import make_train_step
 
-
 SCOPES = ("tabulate", "attention", "feed_forward", "head", "optimizer")
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
-
-
-@pytest.fixture(scope="module")
-def config(dataset):
-    config = tiny_config(dataset, num_steps=6, eval_every=6, checkpoint_every=6)
-    return run_directory.fit(config, dataset)
+def config(config):
+    settings = {"num_steps": 8, "eval_every": 8, "checkpoint_every": 8}
+    training = dataclasses.replace(config.training, sample_every=0, **settings)
+    return dataclasses.replace(config, training=training)
 
 
 def recording(config, **profile):
@@ -88,7 +81,6 @@ def test_without_it_there_is_none_and_nothing_waits(config, dataset, tmp_path):
             pass
 
 
-@pytest.mark.slow
 def test_a_run_that_is_stopped_leaves_its_part_and_the_next_the_rest(
     config, dataset, tmp_path, capsys
 ):
@@ -100,7 +92,7 @@ def test_a_run_that_is_stopped_leaves_its_part_and_the_next_the_rest(
     [rest] = traces(tmp_path)
     assert (traced_steps(first), traced_steps(rest)) == ([2, 3], [4, 5])
     assert train(chosen, tmp_path, dataset, judges(), StopRequest()) == 0
-    assert "no profile: steps 2 to 5 were before step 6" in capsys.readouterr().err
+    assert "no profile: steps 2 to 5 were before step 8" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_leaves_its_part(config, dataset, tmp_path):
@@ -116,7 +108,6 @@ def test_a_run_that_fails_leaves_its_part(config, dataset, tmp_path):
     assert traced_steps(folder) == [2, 3]
 
 
-@pytest.mark.slow
 def test_a_run_that_goes_back_records_anew(tmp_path):
     """Two whole traces, the first of what was recorded until then."""
     said = []

@@ -6,24 +6,14 @@ import jax
 import numpy as np
 import pytest
 from cases import mesh_of
+from loops import first_state
 from prepared import prepare_words
-from runs import tiny_config
 
 from diffeq_former.config import MeshConfig, ProfileConfig
 from diffeq_former.data import dataset as datasets
 from diffeq_former.errors import UserError
-from diffeq_former.training import run_directory, state
+from diffeq_former.training import run_directory
 from diffeq_former.training.checkpoint import Checkpoints
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
-
-
-@pytest.fixture
-def config(dataset):
-    return run_directory.fit(tiny_config(dataset), dataset)
 
 
 @pytest.fixture
@@ -108,7 +98,7 @@ def test_a_run_may_go_on_elsewhere(tmp_path, workdir, config, dataset):
     """With the dataset in another folder, other workers, another mesh and kernel."""
     run_directory.write(workdir, config, dataset)
     moved = datasets.load(shutil.copytree(dataset.path, tmp_path / "moved"))
-    there = run_directory.fit(tiny_config(moved), moved)
+    there = run_directory.fit(config, moved)
     assert there.data.path != config.data.path
     data = dataclasses.replace(there.data, num_workers=3)
     there = dataclasses.replace(there, data=data, mesh=MeshConfig(fsdp=2))
@@ -152,7 +142,7 @@ def test_samples_of_a_lost_future_are_replaced(workdir):
 
 
 def save(workdir, config, steps) -> dict:
-    trained = state.create(config, mesh_of(8))
+    trained = first_state(config, mesh_of())
     checkpoints = Checkpoints(workdir / "checkpoints", 3, 0)
     for step in steps:
         checkpoints.save(step, trained)
@@ -160,29 +150,34 @@ def save(workdir, config, steps) -> dict:
     return trained.params
 
 
-def test_load_gives_what_was_saved(workdir, config, dataset):
+@pytest.mark.parametrize("num_devices", [1, pytest.param(8, marks=pytest.mark.mesh)])
+def test_load_gives_what_was_saved(workdir, config, dataset, num_devices):
     """But for the kernel of attention, which another machine may not have."""
+    mesh = mesh_of(num_devices)
     with_kernel = with_model(config, attention_implementation="cudnn")
     run_directory.write(workdir, with_kernel, dataset)
     params = save(workdir, config, [5, 9])
     before = contents(workdir)
-    run = run_directory.load(workdir, mesh_of(8))
+    run = run_directory.load(workdir, mesh)
     assert (run.step, run.config, run.dataset_path) == (9, config, dataset.path)
     assert run.tokenizer.fingerprint == dataset.tokenizer_fingerprint
     jax.tree.map(np.testing.assert_array_equal, run.params, params)
-    assert run_directory.load(str(workdir), mesh_of(8), step=5).step == 5
+    assert run_directory.load(str(workdir), mesh, step=5).step == 5
+    assert {len(x.sharding.device_set) for x in jax.tree.leaves(run.params)} == {
+        num_devices
+    }
     assert contents(workdir) == before
 
 
 def test_load_refuses(workdir, config, dataset):
     with pytest.raises(UserError, match="is no run: it has no config.json"):
-        run_directory.load(workdir, mesh_of(8))
+        run_directory.load(workdir, mesh_of())
     run_directory.write(workdir, config, dataset)
     with pytest.raises(UserError, match="no checkpoint yet"):
-        run_directory.load(workdir, mesh_of(8))
+        run_directory.load(workdir, mesh_of())
     save(workdir, config, [5])
     with pytest.raises(UserError, match="no step 6, but steps 5"):
-        run_directory.load(workdir, mesh_of(8), step=6)
+        run_directory.load(workdir, mesh_of(), step=6)
 
 
 def test_load_refuses_another_tokenizer(workdir, config, dataset):
@@ -192,7 +187,7 @@ def test_load_refuses_another_tokenizer(workdir, config, dataset):
     fields = json.loads(path.read_text()) | {"tokenizer_fingerprint": "0"}
     path.write_text(json.dumps(fields))
     with pytest.raises(UserError, match="is not the tokenizer of this run"):
-        run_directory.load(workdir, mesh_of(8))
+        run_directory.load(workdir, mesh_of())
 
 
 def test_damaged_config(workdir, config, dataset):

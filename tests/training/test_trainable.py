@@ -63,7 +63,6 @@ def is_changed(path, embeddings: bool) -> bool:
     return last in ("lora_a", "lora_b") or (embeddings and first != "weights")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("embeddings", in_two_lots([False, True], True.__eq__))
 def test_only_what_is_trained_changes(embeddings):
     block = "llama" if embeddings else "gpt"
@@ -144,7 +143,7 @@ def test_what_is_frozen_is_not_copied():
 MESHES = ["data-fsdp-tensor", "fsdp-sequence-tensor"]
 
 
-@pytest.mark.slow
+@pytest.mark.mesh
 @pytest.mark.parametrize("mesh", in_two_lots(MESHES, MESHES[0].__eq__))
 def test_a_step_on_a_mesh_equals_that_of_one_device(mesh):
     at_once = 1 if mesh == "data-fsdp-tensor" else 0

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import TINY, in_two_lots, params_of
+from cases import TINY, params_of
 
 from diffeq_former.config import OptimizerConfig
 from diffeq_former.training.bank_gradient import BankGradient, is_gradient
@@ -79,14 +79,14 @@ def assert_near(found, expected, rtol=2e-5):
         np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=str(path))
 
 
-@pytest.mark.parametrize("rows", in_two_lots([1, 2, 4], (2).__eq__))
 @pytest.mark.parametrize(
-    "settings, rtol",
+    "rows, settings, rtol",
     [
-        ({"clip_norm": 0.5}, 2e-5),
-        ({"bank_multiplier": 0.3, "weight_decay": 0.5}, 2e-5),
+        (2, {"clip_norm": 0.5}, 2e-5),
+        (4, {"clip_norm": 0.5, "weight_decay": 0.1}, 2e-5),
+        (1, {"bank_multiplier": 0.3, "weight_decay": 0.5}, 2e-5),
         # Sums that are rounded differently may end on two sides of a rounding.
-        ({"mu_dtype": "bfloat16", "nu_dtype": "bfloat16"}, 2**-7),
+        (2, {"mu_dtype": "bfloat16", "nu_dtype": "bfloat16"}, 2**-7),
     ],
     ids=str,
 )
