@@ -3,6 +3,7 @@
 With --mesh: only the tests marked so, which need eight devices.
 """
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -59,6 +60,17 @@ def pytest_configure(config):
     else:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests also wait, for processes and for time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_collection_finish():
+    """Tracing makes many objects; each search for cycles would visit all modules."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_collection_modifyitems(config, items):

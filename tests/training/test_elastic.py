@@ -40,6 +40,7 @@ def train(config, workdir, dataset, mesh, stop):
     return loop.train(config, workdir, dataset, mesh, judges, stop)
 
 
+@pytest.mark.slow
 @pytest.mark.mesh
 def test_a_run_moves_between_machines(config, dataset, tmp_path):
     alone, moving = tmp_path / "alone", tmp_path / "moving"
