@@ -62,6 +62,7 @@ def pytest_configure(config):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: tests also wait, for processes and for time."""
     return len(os.sched_getaffinity(0)) + 1

@@ -128,7 +128,8 @@ def test_stopped_or_killed_a_run_ends_as_one_without_interruption(
     assert result.returncode == 0, result.stderr
     assert "process 0 exited with 137 (KILL); restart 1 of 3" in result.stderr
     [line] = re.findall(r"^\[1\] error: (.*)", result.stderr, re.MULTILINE)
-    assert line.startswith("process 1 of 2 ") and "another process died" in line
+    died = line.startswith("process 1 of 2 ") and "another process died" in line
+    assert died or line.startswith("saving a checkpoint took too long"), line
     assert_same_run(workdir, alone, config)
 
 
