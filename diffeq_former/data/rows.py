@@ -45,7 +45,6 @@ class RowWriter:
         self._rest = np.empty(0, dtype)
         self._shard = None
         self._shards: list[tuple[Path, int, int]] = []
-        self._rows = self._crc = 0
 
     def add(self, tokens: np.ndarray) -> None:
         self._rest = np.concatenate([self._rest, tokens.astype(self._dtype)])

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from diffeq_former.data import rows as rows_module
 from diffeq_former.data.rows import NOTHING, Rows, RowWriter
 
 
@@ -25,6 +26,19 @@ def test_nothing_to_predict_is_no_row(tmp_path, num_tokens):
     writer = RowWriter(tmp_path, "train", 8, "<u2")
     writer.add(np.zeros(num_tokens, np.uint32))
     assert writer.close() == ()
+
+
+# Rows of 9 tokens of 2 bytes.
+@pytest.mark.parametrize(
+    "shard_bytes, counts",
+    [(1, [1, 1, 1, 1, 1]), (35, [1, 1, 1, 1, 1]), (36, [2, 2, 1]), (900, [5])],
+)
+def test_a_shard_has_as_many_rows_as_fit(tmp_path, monkeypatch, shard_bytes, counts):
+    """And one at least."""
+    monkeypatch.setattr(rows_module, "SHARD_BYTES", shard_bytes)
+    writer = RowWriter(tmp_path, "train", 8, "<u2")
+    writer.add(np.arange(41))
+    assert [shard.rows for shard in writer.close()] == counts
 
 
 def test_rows_of_several_shards(prepared):
