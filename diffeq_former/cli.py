@@ -4,6 +4,7 @@ More than a device can hold is wrong input too: the same command would fail agai
 """
 
 import difflib
+import io
 import os
 import re
 import sys
@@ -57,6 +58,10 @@ def run(
     With `choices`, the command line names one of them, and `main` gets it; what it
     names instead may be found `elsewhere`.
     """
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        # Whole lines, also with PYTHONUNBUFFERED: no thread's half a line can stand
+        # before the last message.
+        sys.stderr.reconfigure(line_buffering=True, write_through=False)
     app.run(
         lambda argv: sys.exit(_guarded(main, argv[1:])),
         flags_parser=lambda argv: _parse_flags(argv, choices, elsewhere),

@@ -73,10 +73,10 @@ def test_wrong_input_is_one_line(run):
     assert result.stderr == "error: --count: expected fewer\n"
 
 
-def test_full_disk_is_the_last_line(run_process, monkeypatch):
-    """Also where other threads continue to write."""
-    # Unbuffered, a thread writes a line and its end one after the other.
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_disk_is_the_last_line(run_process, monkeypatch, unbuffered):
+    """Also where other threads continue to write, each line and its end apart."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     for _ in range(5):
         result = run_process("--count=3", "--end=full")
         assert result.returncode == 2
