@@ -1,5 +1,7 @@
 """Gradients over micro-batches, for tests of them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,14 +28,20 @@ def micro_batches(batch: dict, M: int) -> dict:
 
 
 def accumulated(config: Config, params, batch: dict, M: int, grid=None):
-    def function(params, batches):
+    return _accumulate(config)(params, micro_batches(batch, M), grid)
+
+
+@functools.cache
+def _accumulate(config: Config):
+    @jax.jit
+    def function(params, batches, grid):
         losses, gradients = loss_and_gradients(
             config, params, batches, jax.random.key(0), grid
         )
         whole = jax.tree.map(as_array, gradients, is_leaf=is_gradient)
         return losses, whole
 
-    return jax.jit(function)(params, micro_batches(batch, M))
+    return function
 
 
 def assert_near(found, expected, tolerance: float):

@@ -15,9 +15,9 @@ from cases import mesh_of
 from prepared import prepare_words
 from runs import NUM_STEPS, ROOT, Command, signal_when, tiny_config
 
-from diffeq_former.data.pipeline import validation_batches
+from diffeq_former.data.pipeline import train_batches, validation_batches
 from diffeq_former.evaluation import perplexity
-from diffeq_former.training import checkpoint, run_directory
+from diffeq_former.training import checkpoint, loop, run_directory
 
 LONG = 100_000
 
@@ -48,22 +48,21 @@ def wait_for(condition, process) -> None:
         time.sleep(0.01)
 
 
-def test_done(config, folder):
-    workdir = folder / "done"
-    result = Command(folder, config).run(workdir)
+def assert_done(result, workdir, start: int) -> None:
     assert result.returncode == 0, result.stderr
     figures = json.loads(result.stdout)
     assert (figures["split"], figures["step"]) == ("validation", NUM_STEPS)
     assert set(figures) >= {"loss", "perplexity", "bits_per_byte", "tokens"}
     assert f"step {NUM_STEPS}, the last, is done" in result.stderr
-    assert f"{workdir}: from step 0 to {NUM_STEPS}; attention: xla; " in result.stderr
+    assert (
+        f"{workdir}: from step {start} to {NUM_STEPS}; attention: xla; "
+        in result.stderr
+    )
     assert {path.name for path in workdir.iterdir() if "tfevents" not in path.name} == {
         *("config.json", "dataset.json", "tokenizer", "checkpoints"),
         *("metrics.jsonl", "samples.txt", "lock"),
     }
     assert any("tfevents" in path.name for path in workdir.iterdir())
-    again = Command(folder, config).run(workdir)
-    assert (again.returncode, again.stdout) == (0, "")
 
 
 def has_trained(workdir) -> bool:
@@ -81,12 +80,37 @@ def assert_stopped(result, workdir, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_signal_between_steps(config, folder, name):
+def test_signal_between_steps(config, folder, name, monkeypatch):
     workdir = folder / f"steps-{name}"
-    command = Command(folder, changed(config, num_steps=LONG, eval_every=LONG))
-    with signal_when(lambda: has_trained(workdir), getattr(signal, name)):
-        result = command.run(workdir)
+
+    def batches_and_a_signal(*args, **options):
+        for count, batch in enumerate(train_batches(*args, **options)):
+            if count == 3:
+                signal.raise_signal(getattr(signal, name))
+            yield batch
+
+    monkeypatch.setattr(loop, "train_batches", batches_and_a_signal)
+    result = Command(folder, config).run(workdir)
     assert_stopped(result, workdir, name)
+    assert has_trained(workdir)
+
+
+# Waits for each batch, after the first ones.
+SLOW_DATA = """
+import runpy, sys, time
+from diffeq_former.data import pipeline
+train_batches = pipeline.train_batches
+
+def slow_batches(*args, **options):
+    for count, batch in enumerate(train_batches(*args, **options)):
+        if count > 4:
+            time.sleep(1)
+        yield batch
+
+pipeline.train_batches = slow_batches
+sys.argv[0] = "main"
+runpy.run_module("diffeq_former.main", run_name="__main__")
+"""
 
 
 @pytest.mark.parametrize(
@@ -95,10 +119,9 @@ def test_signal_between_steps(config, folder, name):
 def test_signal_to_the_process_group(config, folder, name):
     """As from a launcher or a terminal: it reaches the data worker too."""
     workdir = folder / f"group-{name}"
-    command = Command(folder, changed(config, num_steps=LONG, eval_every=LONG))
-    with command.start(
-        workdir, "--config.data.num_workers=1", start_new_session=True
-    ) as process:
+    command, worker = Command(folder, config), "--config.data.num_workers=1"
+    options = {"script": SLOW_DATA, "start_new_session": True}
+    with command.start(workdir, worker, **options) as process:
         wait_for(lambda: has_trained(workdir), process)
         os.killpg(process.pid, getattr(signal, name))
         out, err = process.communicate()
@@ -106,7 +129,9 @@ def test_signal_to_the_process_group(config, folder, name):
     assert_stopped(result, workdir, name)
 
 
-def test_signal_while_evaluating(config, folder, monkeypatch):
+def test_stopped_while_evaluating_then_done_then_nothing_left(
+    config, folder, monkeypatch
+):
     workdir, command = folder / "evaluating", Command(folder, config)
     evaluating = threading.Event()
     with monkeypatch.context() as patched:
@@ -122,11 +147,14 @@ def test_signal_while_evaluating(config, folder, monkeypatch):
         with signal_when(evaluating.is_set, signal.SIGTERM):
             result = command.run(workdir)
     assert result.returncode == 75, result.stderr
+    assert f"{workdir}: from step 0 to {NUM_STEPS}; " in result.stderr
     assert saved_steps(workdir) == [config.training.eval_every]
     assert "validation/loss" not in (workdir / "metrics.jsonl").read_text()
-    assert command.run(workdir).returncode == 0
+    assert_done(command.run(workdir), workdir, config.training.eval_every)
     text = (workdir / "metrics.jsonl").read_text()
     assert text.count("validation/loss") == NUM_STEPS // config.training.eval_every
+    again = command.run(workdir)
+    assert (again.returncode, again.stdout) == (0, "")
 
 
 # Reports when an evaluation starts, and never looks at a signal in it.

@@ -44,7 +44,7 @@ def flow_of(field):
         ("smooth", "midpoint"),
         ("jumps", "heun"),
         ("smooth", "rk4"),
-        ("jumps", "rk4"),
+        pytest.param("jumps", "rk4", marks=pytest.mark.slow),
     ],
 )
 def test_order_of_the_models_field(field, solver):

@@ -9,15 +9,17 @@ from cases import TINY, mesh_of, model, name, params_of, stabilised, tokens_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.trained import Trained
+from diffeq_former.config import Stabilisers
 from diffeq_former.models.transformer import Transformer, ends_of
 
+# Every solver with one block, and every norm with both.
 CONFIGS = [
     TINY,
-    model("gpt", "hypernetwork", "strang"),
-    model("llama", "shared", "midpoint"),
+    *stabilised()[:2],
+    model("gpt", "hypernetwork", "strang", stabilisers=Stabilisers(0.0, "none")),
+    model("llama", "shared", "midpoint", stabilisers=Stabilisers(1.0, "none")),
+    model("gpt", "shared", "rk4", stabilisers=Stabilisers(0.0, "pre")),
     model("llama", "hypernetwork", "heun", num_heads=4, num_kv_heads=2),
-    model("gpt", "shared", "rk4"),
-    *stabilised(),
 ]
 
 

@@ -68,14 +68,15 @@ def near(found, expected):
     assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
 
 
-MESHES = [
-    pytest.param({}, id="one device"),
-    pytest.param({"num_devices": 8, "fsdp": 4}, marks=pytest.mark.mesh, id="fsdp"),
-]
-
-
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("block", ["gpt", "llama"])
+@pytest.mark.parametrize(
+    "block, mesh",
+    [
+        ("gpt", {}),
+        ("llama", {}),
+        pytest.param("llama", {"num_devices": 8, "fsdp": 4}, marks=pytest.mark.mesh),
+    ],
+    ids=str,
+)
 def test_merged_runs_compute_the_same(tuned, block, mesh, tmp_path):
     config = merge_run(tuned[block], None, tmp_path / "merged", mesh_of(**mesh))
     assert config.model == adapted(block).without_adapters()

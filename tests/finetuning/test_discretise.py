@@ -54,17 +54,18 @@ def discrete_and_continuous(config, num_steps, params):
 
 @pytest.mark.parametrize("config", CONTINUOUS + ON_PIECES, ids=name)
 def test_logits_are_those_of_the_continuous_model(config):
-    for num_steps in (2, 7) if config.weights == "hypernetwork" else (5,):
-        model = discrete_model(config, num_steps)
-        validate_model(model)
-        assert (model.weights, model.num_layers) == ("layer_table", num_steps)
-        found, logits, expected = discrete_and_continuous(
-            config, num_steps, params_of(config)
-        )
-        assert jax.tree.map(lambda x: x.shape, found) == shapes_of(model)
-        assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype("float32")}
-        scale = np.abs(expected).max()
-        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-6 * scale)
+    """In fewer steps than it was trained with, and in more."""
+    num_steps = 2 if config.block == "gpt" else 7
+    model = discrete_model(config, num_steps)
+    validate_model(model)
+    assert (model.weights, model.num_layers) == ("layer_table", num_steps)
+    found, logits, expected = discrete_and_continuous(
+        config, num_steps, params_of(config)
+    )
+    assert jax.tree.map(lambda x: x.shape, found) == shapes_of(model)
+    assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype("float32")}
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-6 * scale)
 
 
 def test_stored_weights_are_not_rounded_to_the_compute_type():

@@ -105,6 +105,10 @@ def on_a_mesh(*values):
     return pytest.param(*values, marks=pytest.mark.mesh)
 
 
+def slow(parameters):
+    return pytest.param(*parameters.values, marks=[*parameters.marks, pytest.mark.slow])
+
+
 def arguments(documents):
     """q_BLNH, k_BLKH, v_BLKH of grouped heads, and segments_BL."""
     random = np.random.default_rng(0)
@@ -131,8 +135,15 @@ def value_and_gradients(attend, documents, **mesh):
             return jax.jit(gradient)(q, k, v)
 
 
-@pytest.mark.parametrize("mesh", [{}, on_a_mesh(MESH)], ids=str)
-@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize(
+    "documents, mesh",
+    [
+        (False, {}),
+        on_a_mesh(True, MESH),
+        slow(pytest.param(True, {})),
+        slow(on_a_mesh(False, MESH)),
+    ],
+)
 def test_splash_is_attention(documents, mesh):
     """Interpreted; grouped heads; on a mesh by each device for its rows and heads."""
     interpreted = functools.partial(splash, interpret=True)
@@ -152,11 +163,11 @@ SCORES = r"dot_general [^\n]*-> tensor<[\dx]*384x384x(?:f32|bf16)>"
 SEQUENCE_MESH = {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}
 DOCUMENTS = {"document_masking": True, "end_of_text": 0}
 PROGRAMS = [
-    on_a_mesh(CPU, {}, MESH, 1, "xla"),
+    slow(on_a_mesh(CPU, {}, MESH, 1, "xla")),
     (HOPPER, {}, {}, 1, "cudnn"),
     on_a_mesh(HOPPER, {}, MESH, 2, "cudnn"),
     (HOPPER, DOCUMENTS, {}, 1, "xla"),
-    (TPU, {}, {}, 1, "splash"),
+    slow(pytest.param(TPU, {}, {}, 1, "splash")),
     on_a_mesh(TPU, DOCUMENTS, MESH, 2, "splash"),
     on_a_mesh(TPU, {}, SEQUENCE_MESH, 1, "xla"),
 ]

@@ -44,12 +44,12 @@ def loss_and_grads_with_dropout(config):
 @pytest.mark.parametrize(
     "config, remat",
     [
-        (GENERATED, "save_weights"),
         (GENERATED, "save_attention_and_weights"),
         (STABILISED, "full"),
-        (STABILISED, "dots"),
-        (STABILISED, "save_attention"),
         (STABILISED, "save_terms"),
+        pytest.param(GENERATED, "save_weights", marks=pytest.mark.slow),
+        pytest.param(STABILISED, "dots", marks=pytest.mark.slow),
+        pytest.param(STABILISED, "save_attention", marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else name(value),
 )

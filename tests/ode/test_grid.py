@@ -63,11 +63,14 @@ def test_steps_keep_to_the_pieces(num_pieces):
 
 
 def test_the_first_piece_is_cut_last_and_the_others_evenly():
-    lengths = {n: T * np.asarray(on_pieces(n, T, 1).lengths_T) for n in (4, 6, 16, 64)}
+    lengths = {
+        n: T * np.asarray(on_pieces(n, T, 1).lengths_T) for n in (4, 6, 16, 64, 96)
+    }
     assert lengths[4] == pytest.approx([1, 2, 2, 3])
     assert lengths[6] == pytest.approx([1, 1, 1, 2, 1, 2])
     assert lengths[16] == pytest.approx([1] + 12 * [1 / 2] + 3 * [1 / 3])
     assert lengths[64][:3] == pytest.approx([1 / 2, 1 / 2, 1 / 8])
+    assert lengths[96][:4] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1 / 13])
 
 
 @pytest.mark.parametrize("kind", MOVES)

@@ -78,6 +78,18 @@ def test_splittings_take_euler_substeps(name):
     assert slope(SOLVERS[name], "logistic") == pytest.approx(1, abs=0.15)
 
 
+def test_the_times_are_those_of_the_methods():
+    """Euler and Lie-Trotter take the weights at the right end, as the authors do."""
+    assert {name: solver.nodes for name, solver in SOLVERS.items()} == {
+        "euler": (1,),
+        "lie_trotter": (1,),
+        "strang": (0.5,),
+        "midpoint": (0, 0.5),
+        "heun": (0, 1),
+        "rk4": (0, 0.5, 1),
+    }
+
+
 def test_the_orders_are_those_of_the_methods():
     orders = {name: solver.order for name, solver in SOLVERS.items()}
     assert orders == {

@@ -61,25 +61,19 @@ def test_without_a_policy_the_scan_keeps_a_little_less():
     assert 0.9 * stated <= saved_by_a_step(TINY) <= stated
 
 
-# Every two of block, source, solver and policy meet, where they are allowed.
+# Every solver; each source meets each block and policy.
 @pytest.mark.parametrize(
     "solver, weights, block, remat",
     [
         ("euler", "hypernetwork", "gpt", "none"),
         ("euler", "layer_table", "llama", "full"),
-        ("euler", "shared", "gpt", "full"),
         ("lie_trotter", "hypernetwork", "llama", "none"),
-        ("lie_trotter", "layer_table", "gpt", "full"),
-        ("lie_trotter", "shared", "llama", "full"),
-        ("strang", "hypernetwork", "gpt", "full"),
-        ("strang", "layer_table", "llama", "none"),
-        ("strang", "shared", "llama", "full"),
-        ("midpoint", "hypernetwork", "llama", "full"),
-        ("midpoint", "shared", "gpt", "none"),
-        ("heun", "hypernetwork", "gpt", "none"),
-        ("heun", "shared", "llama", "full"),
+        ("lie_trotter", "shared", "gpt", "full"),
+        ("strang", "hypernetwork", "llama", "full"),
+        ("strang", "layer_table", "gpt", "none"),
+        ("midpoint", "hypernetwork", "gpt", "full"),
+        ("heun", "shared", "llama", "none"),
         ("rk4", "hypernetwork", "llama", "full"),
-        ("rk4", "shared", "gpt", "none"),
     ],
 )
 def test_flops_are_those_of_the_traced_step(solver, weights, block, remat):

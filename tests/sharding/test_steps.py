@@ -76,24 +76,24 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-# Every two of mesh, block and source meet.
+# Every two of mesh, block and source meet; at first every axis, block and source.
 @pytest.mark.parametrize(
     "mesh, block, weights",
     [
-        ("data", "gpt", "layer_table"),
+        slow("data", "gpt", "layer_table"),
         slow("data", "llama", "hypernetwork"),
         slow("data", "gpt", "shared"),
-        ("fsdp", "llama", "shared"),
+        slow("fsdp", "llama", "shared"),
         slow("fsdp", "gpt", "hypernetwork"),
         slow("fsdp", "llama", "layer_table"),
-        ("sequence", "gpt", "hypernetwork"),
+        slow("sequence", "gpt", "hypernetwork"),
         slow("sequence", "llama", "layer_table"),
         slow("sequence", "gpt", "shared"),
-        ("tensor", "llama", "shared"),
+        slow("tensor", "llama", "shared"),
         slow("tensor", "gpt", "layer_table"),
         slow("tensor", "llama", "hypernetwork"),
         ("data-fsdp-tensor", "gpt", "hypernetwork"),
-        slow("data-fsdp-tensor", "llama", "layer_table"),
+        ("data-fsdp-tensor", "llama", "layer_table"),
         slow("data-fsdp-tensor", "gpt", "shared"),
         ("fsdp-sequence-tensor", "llama", "shared"),
         slow("fsdp-sequence-tensor", "gpt", "layer_table"),

@@ -110,7 +110,10 @@ def test_a_report_of_runs_that_may_have_diverged(tmp_path):
         *["no norm -> explosive training"] * 2,
         "depth-scaled steps",
     ]
-    report.write(tmp_path, runs, rows)
+    # Some panels are enough to draw, one of them empty.
+    drawn = [run for run in runs if run["residual"] == 1]
+    drawn = [run for run in drawn if (run["norm"], run["step"]) != ("pre", "1/L")]
+    report.write(tmp_path, drawn, rows)
     names = ("losses", "drift", "gradients", "exponents")
     for name in names:
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

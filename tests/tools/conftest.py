@@ -11,6 +11,7 @@ import command_lines
 import pytest
 from absl import flags
 from cases import mesh_of
+from loops import steps_traced_once
 from prepared import prepare_words
 from runs import Command, tiny_config
 
@@ -82,7 +83,8 @@ def trainings_in_this_process(monkeypatch):
         outer = dict(state)
         state.update(_copied(before))
         try:
-            result = command_lines.run(module, *arguments)
+            with steps_traced_once():
+                result = command_lines.run(module, *arguments)
         finally:
             state.update(outer)
         sys.stderr.write(result.stderr)

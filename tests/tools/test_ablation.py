@@ -7,62 +7,46 @@ import command_lines
 import jax
 import pytest
 from cases import mesh_of
-from runs import ROOT
 
 from diffeq_former.training import run_directory
 
 TOOL = "ablation.py"
-SMALL = {
-    "block": "gpt",
-    "weights": "layer_table",
-    "solver": "lie_trotter",
-    "num_layers": 2,
-    "d_model": 16,
-    "num_heads": 2,
-    "d_ff": 24,
-    "vocab_size": 257,
-    "max_len": 16,
-    "remat": "none",
-}
-TRAINING = {
-    "num_steps": 2,
-    "batch_size": 8,
-    "eval_every": 1,
-    "log_every": 1,
-    "sample_every": 0,
-}
 
 
 @pytest.fixture(scope="module")
 def flags(trained):
-    return [
-        f"--config={ROOT}/configs/tiny.py",
-        f"--config.data.path={trained.dataset.path}",
-        *(f"--config.model.{name}={value}" for name, value in SMALL.items()),
-        *(f"--config.training.{name}={value}" for name, value in TRAINING.items()),
-    ]
+    """Of the trained run, as only what its step does not depend on is varied."""
+    config = trained.workdir.parent / "config.py"
+    return [f"--config={config}", "--config.training.sample_every=0"]
 
 
-def test_a_run_for_each_value(tool, flags, tmp_path, request):
-    """One that is refused ends the study, with its exit code, as a process does.
-
-    The same command resumes after the runs that are done.
-    """
-    given = (*flags, f"--output={tmp_path}")
-    result = command_lines.run_process(TOOL, *given, "--vary=model.d_ff=8,-1")
+def test_a_refused_run_ends_the_study_with_its_exit_code(flags, tmp_path):
+    given = (*flags, f"--output={tmp_path}", "--vary=training.eval_every=-1,1")
+    result = command_lines.run_process(TOOL, *given)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.splitlines()[-1].startswith("error: config.model.d_ff")
-    first = tmp_path / "model.d_ff=8" / "metrics.jsonl"
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: config.training.eval_every")
+    assert not (tmp_path / "training.eval_every=1").exists()
+
+
+@pytest.mark.usefixtures("trainings_in_this_process")
+def test_a_run_for_each_value(tool, flags, tmp_path):
+    """The same command resumes after the runs that are done."""
+    given = (*flags, f"--output={tmp_path}")
+    result = tool(TOOL, *given, "--vary=training.eval_every=1,-1")
+    assert (result.returncode, result.stdout) == (2, "")
+    first = tmp_path / "training.eval_every=1" / "metrics.jsonl"
     before = first.read_bytes()
-    request.getfixturevalue("trainings_in_this_process")
-    given = (*given, "--vary=model.d_ff=8,32")
+    given = (*given, "--vary=training.eval_every=1,3")
     result = tool(TOOL, *given)
     assert result.returncode == 0, result.stderr
     assert first.read_bytes() == before
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [line["value"] for line in lines] == ["8", "32"]
+    assert [line["value"] for line in lines] == ["1", "3"]
+    assert [line["steps"] for line in lines] == [[1, 2, 3], [3]]
     for line in lines:
-        assert_figures(tool, tmp_path / f"model.d_ff={line['value']}", line)
+        workdir = tmp_path / f"training.eval_every={line['value']}"
+        assert_figures(tool, workdir, line)
     assert (tmp_path / "ablation.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figures.jsonl").read_text() == result.stdout
     again = tool(TOOL, *given)
@@ -73,7 +57,7 @@ def test_a_run_for_each_value(tool, flags, tmp_path, request):
 def assert_figures(tool, workdir, line):
     """Are those of the run in this folder."""
     run = run_directory.load(workdir, mesh_of())
-    assert run.config.model.d_ff == int(line["value"])
+    assert run.config.training.eval_every == int(line["value"])
     counts = [math.prod(x.shape) for x in jax.tree.leaves(run.params)]
     assert line["parameters"] == sum(counts) and line["tokens_per_second"] > 0
     # At least the parameters, Adam's two moments and the gradients, in float32.
@@ -81,7 +65,7 @@ def assert_figures(tool, workdir, line):
     assert line["host_memory_gib"] > planned > 13 * sum(counts) / 2**30
     evaluated = tool("evaluate.py", f"--workdir={workdir}")
     expected = json.loads(evaluated.stdout)["perplexity"]
-    assert line["steps"] == [1, 2]
+    assert line["losses"][-1] == pytest.approx(math.log(expected), rel=1e-5)
     assert line["perplexity"] == pytest.approx(expected, rel=1e-5)
 
 

@@ -8,13 +8,13 @@ import sys
 import pytest
 from runs import ROOT
 
-from diffeq_former.benchmarks import data, train
+from diffeq_former.benchmarks import data, startup, train
 
 TOOL = "benchmark.py"
 TINY = f"--config={ROOT}/configs/tiny.py"
 SMALL = [
     "--config.model.block=gpt",
-    "--config.model.remat=none",
+    "--config.model.remat=full",
     "--config.model.num_layers=2",
     "--config.model.d_model=16",
     "--config.model.d_ff=32",
@@ -48,7 +48,7 @@ for words in json.loads(sys.argv[1]):
 MODES = {
     "train": [VARIANT],
     "weights": [],
-    "depth": [*OF_PLAIN, "--config.model.remat=full", "--rounds=1"],
+    "depth": [*OF_PLAIN, "--rounds=1"],  # one of its steps is that of `plain`
     "decode": OF_PLAIN,
 }
 
@@ -160,14 +160,38 @@ def test_the_pipeline(tool):
         assert line["seek_step"] == 10**6 and line["seek_seconds"] > 0
 
 
+# As long as a start is: its first step comes after a second, or half of one.
+STAND_IN = """
+import os, pathlib, sys, time
+if "--help" not in sys.argv:
+    values = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+    assert pathlib.Path(values["config"]).exists()
+    cache = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    time.sleep(0.5 if cache.exists() else 1.0)
+    cache.mkdir(exist_ok=True)
+    workdir = pathlib.Path(values["workdir"])
+    workdir.mkdir()
+    (workdir / "metrics.jsonl").write_text("{}")
+    time.sleep(600)
+"""
+
+
 @pytest.mark.usefixtures("small_dataset")
-def test_the_start(tool):
+@pytest.mark.parametrize(
+    "stand_in", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
+def test_the_start(tool, monkeypatch, stand_in):
+    """Of a process that takes some time, and of the command that trains."""
+    if stand_in:
+        monkeypatch.setattr(startup, "MAIN", [sys.executable, "-S", "-c", STAND_IN])
     flags = (*SMALL, *OF_PLAIN, "--config.training.sample_every=0", "--rounds=1")
     result = tool(TOOL, "startup", TINY, *flags)
     found = {line["start"]: line for line in lines(result)}
     assert found.keys() == {"help", "cold", "warm"}
     median = {start: x["seconds"]["median"] for start, x in found.items()}
     assert median["help"] < median["warm"] < median["cold"]
+    if stand_in:
+        assert 0.5 < median["warm"] and 1.0 < median["cold"] < 600
 
 
 @pytest.mark.parametrize(

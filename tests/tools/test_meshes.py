@@ -43,7 +43,10 @@ def alone(trained):
 
 
 @pytest.mark.mesh
-@pytest.mark.parametrize("label", MESHES)
+@pytest.mark.parametrize(
+    "label",
+    [pytest.param(x, marks=[] if x == "all" else pytest.mark.slow) for x in MESHES],
+)
 def test_every_mesh_gives_what_one_device_gives(trained, alone, label):
     mesh = mesh_of(8, **MESHES[label])
     run = run_directory.load(trained.workdir, mesh)

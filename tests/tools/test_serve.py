@@ -2,15 +2,18 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import pytest
 from cases import mesh_of
 from runs import ROOT
+from several import free_port
 
 from diffeq_former.generation.text import make_continue
 
@@ -38,22 +41,64 @@ def post(ready, **fields):
         return json.load(response)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serves_until_a_signal_comes(trained, number):
-    flags = [f"--workdir={trained.workdir}"]
-    flags += ["--draft_steps=1"] if number == signal.SIGINT else []
-    with serving(*flags) as process:
-        ready = json.loads(process.stdout.readline())
-        assert ready["host"] == "127.0.0.1" and ready["model"] == "run"
-        answer = post(ready, model="run", prompt="a mat", temperature=0, max_tokens=8)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=600)
-    assert (process.returncode, out) == (0, ""), err
+def is_open(ready):
+    with contextlib.suppress(OSError):
+        socket.create_connection((ready["host"], ready["port"])).close()
+        return True
+    return False
+
+
+REQUEST = {"model": "run", "prompt": "a mat", "temperature": 0, "max_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def expected(trained):
+    """The text that answers the request."""
     run = trained.run
     continue_texts = make_continue(run.config.model, mesh_of(), run.tokenizer)
     options = {"max_new_tokens": 8, "temperature": 0.0}
-    [expected] = continue_texts(run.params, ["a mat"], **options)
-    assert "a mat" + answer["choices"][0]["text"] == expected
+    [text] = continue_texts(run.params, ["a mat"], **options)
+    return text.removeprefix("a mat")
+
+
+def test_serves_until_it_is_terminated(trained, expected):
+    with serving(f"--workdir={trained.workdir}") as process:
+        ready = json.loads(process.stdout.readline())
+        assert ready["host"] == "127.0.0.1" and ready["model"] == "run"
+        answer = post(ready, **REQUEST)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=600)
+    assert (process.returncode, out) == (0, ""), err
+    assert answer["choices"][0]["text"] == expected
+
+
+def test_serves_drafted_text_until_ctrl_c(tool, trained, expected):
+    ready, answers = {"host": "127.0.0.1", "port": free_port()}, []
+    ended = threading.Event()
+
+    def ask():
+        try:
+            while not (is_open(ready) or ended.wait(0.05)):
+                pass
+            answers.append(post(ready, **REQUEST))
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        flags = (f"--workdir={trained.workdir}", f"--port={ready['port']}")
+        result = tool(TOOL, *flags, "--draft_steps=1")
+    finally:
+        ended.set()
+        thread.join()
+    assert (result.returncode, json.loads(result.stdout)) == (
+        0,
+        ready | {"model": "run"},
+    )
+    [answer] = answers
+    assert answer["choices"][0]["text"] == expected
 
 
 def test_a_port_that_is_taken(refused, trained):

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 from cases import mesh_of
-from loops import lines, train
+from loops import StopAfter, lines, train
 
+from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
@@ -55,15 +56,15 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def config(config):
-    settings = {"num_steps": 8, "eval_every": 4, "checkpoint_every": 2}
-    training = dataclasses.replace(config.training, keep_latest=3, **settings)
+    settings = {"eval_every": 4, "checkpoint_every": 2, "keep_latest": 3}
+    training = dataclasses.replace(config.training, **settings)
     return dataclasses.replace(config, training=training)
 
 
 @pytest.fixture(scope="module")
 def whole(config, dataset, judges, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "whole"
-    assert train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert train(config, workdir, dataset, judges, StopAfter(8)) == STOPPED
     assert not (workdir / "checkpoints-damaged").exists()
     assert checkpoint.saved_steps(workdir / "checkpoints") == STEPS
     return workdir
@@ -235,19 +236,19 @@ def test_a_run_is_loaded_from_what_is_not_damaged(workdir, directory, capsys):
     assert contents(workdir) == before
 
 
-def test_the_run_resumes_and_ends_as_if_undamaged(
+def test_the_run_resumes_as_if_undamaged(
     workdir, directory, config, dataset, judges, whole, abstract, states, capsys
 ):
     name = damage(directory / "8")
     damaged = contents(directory / "8")
-    assert train(config, workdir, dataset, judges, StopRequest()) == 0
+    assert train(config, workdir, dataset, judges, StopAfter(2)) == STOPPED
     err = capsys.readouterr().err
     place = workdir / "checkpoints-damaged" / "8"
     assert (
         f"checkpoint {directory}/8 is damaged: {name} has changed: moved to {place},"
         " step 6 is used\n"
     ) in err
-    assert f"{workdir}: from step 6 to 8" in err
+    assert f"{workdir}: from step 6 to 24" in err
     assert contents(place) == damaged
     final, loss, others = checkpoint.restore_latest(directory, abstract)
     assert_equal(final, states[8])

@@ -84,7 +84,8 @@ def test_accumulation_on_a_sampled_grid(model):
     loss, expected = plain(params, grid)
     assert float(losses["loss"] + losses["z_loss"]) == pytest.approx(float(loss), 1e-6)
     assert_near(gradients, expected, 1e-6)
-    _, elsewhere = plain(params, None)
+    other = draw("jittered", jax.random.key(2), c.num_layers, nodes)
+    _, elsewhere = plain(params, other)
     difference = jax.tree.map(jnp.subtract, gradients, elsewhere)
     assert optax.tree.norm(difference) > 0.01 * optax.tree.norm(elsewhere)
 
@@ -93,10 +94,10 @@ def test_tables_in_bfloat16_are_summed_in_float32():
     """In bfloat16, the 48th of equal addends would be rounded by up to a hundredth."""
     config = config_of(dtype="bfloat16", **DISCRETE)
     params = params_of(config.model)
-    row = {k: x[:1] for k, x in batch_of(1, seed=3).items()}
-    row["targets"] = np.abs(row["targets"])
-    two, many = ({k: np.repeat(x, n, axis=0) for k, x in row.items()} for n in (2, 48))
-    _, expected = accumulated(config, params, two, 2)  # x + x is exact
+    many = {k: np.repeat(x, 48, axis=0) for k, x in batch_of(1, seed=3).items()}
+    many["targets"] = np.abs(many["targets"])
+    two = many | {"targets": np.where(np.arange(48)[:, None] < 2, many["targets"], -1)}
+    _, expected = accumulated(config, params, two, 48)  # x + x is exact
     _, gradients = accumulated(config, params, many, 48)
     assert all(g.dtype == jnp.float32 for g in jax.tree.leaves(gradients))
     assert_near(gradients, expected, 1e-6)
@@ -120,6 +121,8 @@ def test_micro_batches_have_their_own_dropout():
     config = config_of(dropout=0.5, **DISCRETE)
     params, row = params_of(config.model), batch_of(1)
     twice = {k: np.repeat(x, 2, axis=0) for k, x in row.items()}
-    one, _ = accumulated(config, params, row, 1)
+    first = twice | {"targets": np.stack([*row["targets"], np.full(TINY.max_len, -1)])}
+    one, _ = accumulated(config, params, first, 2)
     two, _ = accumulated(config, params, twice, 2)
+    assert 2 * one["tokens"] == two["tokens"]
     assert abs(float(one["loss"] - two["loss"])) > 1e-3

@@ -26,8 +26,8 @@ SCOPES = ("tabulate", "attention", "feed_forward", "head", "optimizer")
 
 @pytest.fixture(scope="module")
 def config(config):
-    settings = {"num_steps": 8, "eval_every": 8, "checkpoint_every": 8}
-    training = dataclasses.replace(config.training, sample_every=0, **settings)
+    settings = {"eval_every": 8, "checkpoint_every": 8, "sample_every": 0}
+    training = dataclasses.replace(config.training, **settings)
     return dataclasses.replace(config, training=training)
 
 
@@ -58,7 +58,7 @@ def is_named(scope: str, names: str) -> bool:
 
 def test_a_trace_of_the_chosen_steps(config, dataset, tmp_path, capsys):
     chosen = recording(config, start_step=3, num_steps=2)
-    assert train(chosen, tmp_path, dataset, judges(), StopRequest()) == 0
+    assert train(chosen, tmp_path, dataset, judges(), StopAfter(6)) == STOPPED
     [folder] = traces(tmp_path)
     assert traced_steps(folder) == [3, 4]
     [planes] = folder.glob("*.xplane.pb")
@@ -69,7 +69,7 @@ def test_a_trace_of_the_chosen_steps(config, dataset, tmp_path, capsys):
 
 
 def test_without_it_there_is_none_and_nothing_waits(config, dataset, tmp_path):
-    assert train(config, tmp_path, dataset, judges(), StopRequest()) == 0
+    assert train(config, tmp_path, dataset, judges(), StopAfter(4)) == STOPPED
     assert not (tmp_path / "profile").exists()
 
     def asked():
@@ -88,10 +88,10 @@ def test_a_run_that_is_stopped_leaves_its_part_and_the_next_the_rest(
     assert train(chosen, tmp_path, dataset, judges(), StopAfter(3)) == STOPPED
     [first] = traces(tmp_path)
     first = first.rename(tmp_path / "first")  # the folders are named by the second
-    assert train(chosen, tmp_path, dataset, judges(), StopRequest()) == 0
+    assert train(chosen, tmp_path, dataset, judges(), StopAfter(5)) == STOPPED
     [rest] = traces(tmp_path)
     assert (traced_steps(first), traced_steps(rest)) == ([2, 3], [4, 5])
-    assert train(chosen, tmp_path, dataset, judges(), StopRequest()) == 0
+    assert train(chosen, tmp_path, dataset, judges(), StopAfter(1)) == STOPPED
     assert "no profile: steps 2 to 5 were before step 8" in capsys.readouterr().err
 
 

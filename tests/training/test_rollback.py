@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import several
+from cases import params_of
 from loops import StopAfter, assert_same, last_state, lines, train
 from prepared import prepare_words, random_texts
 from runs import Command, tiny_config
@@ -21,7 +22,7 @@ from runs import Command, tiny_config
 from diffeq_former.cli import STOPPED
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import UserError
-from diffeq_former.training import checkpoint, run_directory
+from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest
 
@@ -88,11 +89,16 @@ def config(dataset, seed):
     )
 
 
+def first_state(config, mesh):
+    return state.with_params(config, mesh, params_of(config.model, stddev=0.02))
+
+
 @pytest.fixture(scope="module")
 def broken(config, dataset, tmp_path_factory):
     """A run whose only checkpoint has the broken parameters."""
     workdir = tmp_path_factory.mktemp("runs") / "broken"
-    train(config, workdir, dataset, JUDGES, StopAfter(START))
+    options = {"first_state": first_state}
+    train(config, workdir, dataset, JUDGES, StopAfter(START), **options)
     latest, _ = last_state(workdir, config)
     embedding = latest.params["embedding"]
     embedding["token"] = embedding["token"].at[BROKEN].set(jnp.nan)

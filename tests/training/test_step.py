@@ -209,7 +209,13 @@ def test_depths_are_sampled_from_a_part_on():
     assert depths[:10] == 10 * [3] and set(depths[10:]) == {2, 4}
 
 
-@pytest.mark.parametrize("num_devices", [1, pytest.param(8, marks=pytest.mark.mesh)])
+@pytest.mark.parametrize(
+    "num_devices",
+    [
+        pytest.param(1, marks=pytest.mark.slow),  # of one: test_gradients.py
+        pytest.param(8, marks=pytest.mark.mesh),
+    ],
+)
 def test_the_loss_is_the_models(batch, num_devices):
     """A mean over all targets: not over micro-batches, rows, or places without one."""
     training = dataclasses.replace(

@@ -22,7 +22,11 @@ NUM_STEPS = 50
 
 @pytest.fixture(scope="module")
 def params():
-    return params_of(TINY)
+    """Of each group of parameters some; two of the banks."""
+    params = params_of(TINY)
+    weights = {name: params["weights"][name] for name in ("ff_in", "attention_out")}
+    weights["time_mlp"] = params["weights"]["time_mlp"]
+    return params | {"weights": weights}
 
 
 def gradients_of(params, seed: int) -> dict:
