@@ -138,7 +138,7 @@ def _check_choice(words: list[str], choices: Sequence[str], elsewhere: str) -> N
 def _unknown_key(error: Exception) -> str:
     """Says in words that a ConfigDict refused a key; raises any other error again."""
     from diffeq_former.config import Config
-    from diffeq_former.settings import keys
+    from diffeq_former.config.dataclass_config import keys
 
     if "ml_collections" not in traceback.extract_tb(error.__traceback__)[-1].filename:
         raise error

@@ -17,7 +17,8 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from diffeq_former import cli, distributed
+from diffeq_former import cli
+from diffeq_former.distributed import startup
 from diffeq_former.training.preemption import StopRequest
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
@@ -26,7 +27,7 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
     "allow_config_change", False, "Go on with a run whose config was another one."
 )
 flags.mark_flag_as_required("config")
-flags.adopt_module_key_flags(distributed)
+flags.adopt_module_key_flags(startup)
 
 _stop = StopRequest()
 
@@ -36,15 +37,15 @@ def main() -> int:
     from diffeq_former.analysis.during_training import make_analyse
     from diffeq_former.config import resolve
     from diffeq_former.data import dataset as datasets
+    from diffeq_former.distributed.mesh import check_fits, make_mesh
     from diffeq_former.errors import OutOfMemoryError, UserError
-    from diffeq_former.evaluation.perplexity import make_evaluate
     from diffeq_former.finetuning import base
-    from diffeq_former.generation.text import make_sampler
-    from diffeq_former.sharding.mesh import check_fits, make_mesh
+    from diffeq_former.inference.perplexity import make_evaluate
+    from diffeq_former.inference.text import make_sampler
     from diffeq_former.training import loop, run_directory, state
     from diffeq_former.training.judges import Judges
 
-    distributed.start_from_flags(_stop)
+    startup.start_from_flags(_stop)
     compilation_cache.enable()
     config = resolve(_CONFIG.value)
     if not config.data.path:

@@ -12,13 +12,13 @@ import pytest
 from jax.sharding import Mesh
 
 from diffeq_former.config import MeshConfig, ModelConfig, Stabilisers
+from diffeq_former.config.model_validation import validate_model
+from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.validate import validate_model
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.solvers import SOLVERS
-from diffeq_former.sharding.mesh import make_mesh
 
 TINY = ModelConfig(
     num_layers=3,

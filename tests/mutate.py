@@ -33,12 +33,12 @@ STEP = "tests/training/test_step.py tests/training/test_golden_losses.py"
 # The tests of each file, those that fail soonest first.
 TESTS = {
     "ode/grid.py": f"tests/ode {MODEL}",
-    "ode/integrate.py": f"tests/ode {MODEL}",
+    "models/scan.py": f"tests/ode {MODEL}",
     "ode/solvers.py": f"tests/ode {MODEL}",
     "models/attention.py": f"tests/models/test_attention.py {MODEL}",
     "models/attention_kernels.py": "tests/models/test_attention_kernels.py",
     "models/block.py": MODEL,
-    "models/depth_grid.py": MODEL,
+    "models/grid.py": MODEL,
     "models/embedding.py": f"{MODEL} tests/conversion/test_qkvflow.py",
     "models/gpt.py": f"{MODEL} tests/conversion/test_qkvflow.py",
     "models/hypernetwork.py": (
@@ -50,19 +50,19 @@ TESTS = {
     "models/loss.py": f"tests/models/test_loss.py {STEP}",
     "models/norms.py": MODEL,
     "models/parameters.py": f"tests/models/test_initialisation.py {MODEL}",
-    "models/partition.py": "--mesh tests/sharding/test_mesh.py tests/sharding",
+    "models/partition.py": "--mesh tests/distributed/test_mesh.py tests/sharding",
     "models/positions.py": f"{MODEL} tests/conversion/test_hf_folders.py",
     "models/remat.py": "tests/models/test_remat.py",
-    "models/residual.py": (
+    "models/init_scale.py": (
         "tests/models/test_plain_transformers.py tests/models/test_initialisation.py"
     ),
     "models/stabilisers.py": f"tests/models/test_stabilisers.py {MODEL}",
     "models/step.py": f"{MODEL} tests/models/test_remat.py",
     "models/time_embedding.py": f"tests/models/test_time_embedding.py {MODEL}",
-    "models/transformer.py": f"{MODEL} tests/generation/test_generate.py",
+    "models/transformer.py": f"{MODEL} tests/inference/test_generate.py",
     "models/transport.py": "tests/training/test_regularisers.py",
     "models/units.py": f"tests/models/test_initialisation.py {MODEL}",
-    "models/validate.py": f"tests/test_config.py {MODEL}",
+    "config/model_validation.py": f"tests/config/test_config.py {MODEL}",
     "models/weight_sources.py": f"tests/models/test_initialisation.py {MODEL}",
     "training/checkpoint.py": (
         "tests/training/test_checkpoint.py tests/training/test_damaged_checkpoints.py"

@@ -16,7 +16,7 @@ from prepared import prepare_words
 from runs import NUM_STEPS, ROOT, Command, signal_when, tiny_config
 
 from diffeq_former.data.pipeline import train_batches, validation_batches
-from diffeq_former.evaluation import perplexity
+from diffeq_former.inference import perplexity
 from diffeq_former.training import checkpoint, loop, run_directory
 
 LONG = 100_000
@@ -271,7 +271,7 @@ def test_wrong_input(config, folder, flags, parts):
     assert not (folder / "wrong").exists()
 
 
-@pytest.mark.parametrize("given", ["--config=config.py", "--workdir=run"])
+@pytest.mark.parametrize("given", ["--config=config/schema.py", "--workdir=run"])
 def test_missing_flag(given):
     result = command_lines.run(command_lines.MAIN, given)
     missing = "workdir" if "config" in given else "config"

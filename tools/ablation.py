@@ -26,9 +26,15 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from diffeq_former import cli, pictures
+from diffeq_former import cli
+from diffeq_former.analysis import plotting
 from diffeq_former.errors import UserError
-from diffeq_former.studies import config_words, records, train, validation_losses
+from diffeq_former.experiments.runs import (
+    config_words,
+    records,
+    train,
+    validation_losses,
+)
 
 config_flags.DEFINE_config_file("config", None, "Of all runs.")
 flags.mark_flag_as_required("config")
@@ -48,7 +54,7 @@ def main() -> int:
             f"--output={output}: it is done; name another folder, or remove {picture}"
             " to draw more values"
         )
-    pictures.require_matplotlib()
+    plotting.require_matplotlib()
     output.mkdir(parents=True, exist_ok=True)
     given = config_words(sys.argv)
     figures = []
@@ -66,7 +72,7 @@ def main() -> int:
 
 def _varied() -> tuple[str, list[str]]:
     from diffeq_former.config import Config
-    from diffeq_former.settings import keys
+    from diffeq_former.config.dataclass_config import keys
 
     setting, _, text = _VARY.value.partition("=")
     values = [value for value in text.split(",") if value]
@@ -119,9 +125,9 @@ def _draw(figures: list[dict], picture: Path) -> None:
         "parameters": "parameters",
         memory: f"GiB on a device ({'measured' if measured else 'planned'})",
     }
-    with pictures.drawn(picture, (10, 7), nrows=2, ncols=2) as grid:
+    with plotting.drawn(picture, (10, 7), nrows=2, ncols=2) as grid:
         curves, *panels = grid.flat
-        styles = itertools.cycle(pictures.STYLES)
+        styles = itertools.cycle(plotting.STYLES)
         for figure in figures:
             perplexities = [math.exp(loss) for loss in figure["losses"]]
             label = figure["value"]

@@ -29,12 +29,13 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, pictures
+from diffeq_former import cli
+from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds import KINDS
 from diffeq_former.analysis.kinds.page import bind
+from diffeq_former.distributed import flags as mesh_flags
 from diffeq_former.errors import UserError
-from diffeq_former.sharding import flags as mesh_flags
-from diffeq_former.stability.study import stabilisers
+from diffeq_former.experiments.stabilisers.study import stabilisers
 
 # Kinds that train runs of their own: functions (output, *, options) -> figures.
 STUDIES: dict[str, Callable[..., list[dict]]] = {"stabilisers": stabilisers}
@@ -73,11 +74,11 @@ _ELSEWHERE = "; for a grid of runs: tools/ablation.py"
 
 def main(kind: str) -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.analysis import trained as subjects
-    from diffeq_former.output import complete_or_nothing
+    from diffeq_former.analysis import loaded_model as subjects
+    from diffeq_former.atomic_io import complete_or_nothing
 
     compilation_cache.enable()
-    pictures.require_matplotlib()
+    plotting.require_matplotlib()
     options = _options(kind)
     if kind in STUDIES:
         return _print(kind, STUDIES[kind](Path(_OUTPUT.value), **options))
@@ -120,8 +121,8 @@ def _options(kind: str) -> dict:
 
 
 def _load(workdir: str):
-    from diffeq_former.analysis.trained import Trained
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.analysis.loaded_model import Trained
+    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     own = run_directory.read_config(Path(workdir))

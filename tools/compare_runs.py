@@ -14,7 +14,8 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, pictures
+from diffeq_former import cli
+from diffeq_former.analysis import plotting
 from diffeq_former.errors import UserError
 
 _WORKDIRS = flags.DEFINE_multi_string(
@@ -24,7 +25,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "A new .png file.", required=True)
 
 
 def main() -> None:
-    output = pictures.new_picture(_OUTPUT.value)
+    output = plotting.new_picture(_OUTPUT.value)
     curves = [_curve(Path(workdir)) for workdir in _WORKDIRS.value]
     _draw(curves, output)
     for curve in curves:
@@ -53,8 +54,8 @@ def _curve(workdir: Path) -> dict:
 
 
 def _draw(curves: list[dict], output: Path) -> None:
-    with pictures.drawn(output) as axes:
-        for curve, style in zip(curves, itertools.cycle(pictures.STYLES)):
+    with plotting.drawn(output) as axes:
+        for curve, style in zip(curves, itertools.cycle(plotting.STYLES)):
             name = Path(curve["workdir"]).name
             axes.plot(curve["steps"], curve["losses"], style, label=name)
         axes.set(xlabel="optimizer step", ylabel="validation loss (nats a token)")

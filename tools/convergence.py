@@ -19,9 +19,10 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, pictures
+from diffeq_former import cli
+from diffeq_former.analysis import plotting
+from diffeq_former.distributed import flags as mesh_flags
 from diffeq_former.errors import UserError
-from diffeq_former.sharding import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string("data", None, "A prepared dataset; else the run's own.")
@@ -37,12 +38,12 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
+    from diffeq_former.distributed.mesh import layout, make_mesh
     from diffeq_former.models.stabilisers import POST
-    from diffeq_former.sharding.mesh import layout, make_mesh
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
-    output = pictures.new_picture(_OUTPUT.value)
+    output = plotting.new_picture(_OUTPUT.value)
     counts = _counts(_NUM_STEPS.value)
     own = run_directory.read_config(Path(_WORKDIR.value))
     if own.model.weights == "layer_table":
@@ -78,7 +79,7 @@ def _counts(values: list[str]) -> list[int]:
 def _tokens(path: Path, training, mesh):
     from diffeq_former.data import dataset as datasets
     from diffeq_former.data.pipeline import validation_batches
-    from diffeq_former.sharding.mesh import check_length_fits, num_row_shares
+    from diffeq_former.distributed.mesh import check_length_fits, num_row_shares
 
     dataset, shares = datasets.load(path), num_row_shares(mesh)
     check_length_fits(training, mesh, dataset.seq_len)
@@ -106,8 +107,8 @@ def _curves(run, tokens_BL, counts: list[int]) -> list[dict]:
 
 
 def _draw(curves: list[dict], counts: list[int], output: Path) -> None:
-    with pictures.drawn(output) as axes:
-        for style, curve in zip(pictures.STYLES, curves, strict=True):
+    with plotting.drawn(output) as axes:
+        for style, curve in zip(plotting.STYLES, curves, strict=True):
             order = curve["measured_order"]
             label = curve["solver"] + ("" if order is None else f" ({order:.2f})")
             axes.plot(curve["num_steps"], curve["errors"], style, label=label)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, pictures
+from diffeq_former import cli
+from diffeq_former.analysis import plotting
 from diffeq_former.errors import UserError
 
 _FIGURES = flags.DEFINE_multi_string(
@@ -29,7 +30,7 @@ _NAMES = ("num_steps", "loss", "perplexity", "flops_per_token")
 
 
 def main() -> None:
-    output = pictures.new_picture(_OUTPUT.value)
+    output = plotting.new_picture(_OUTPUT.value)
     curves = {name: _curve(Path(name)) for name in _FIGURES.value}
     _draw(curves, output)
     for name, points in curves.items():
@@ -53,8 +54,8 @@ def _curve(path: Path) -> list[dict]:
 
 
 def _draw(curves: dict[str, list[dict]], output: Path) -> None:
-    with pictures.drawn(output, (9.6, 4), ncols=2, sharey=True) as (left, right):
-        for (name, points), style in zip(curves.items(), cycle(pictures.STYLES)):
+    with plotting.drawn(output, (9.6, 4), ncols=2, sharey=True) as (left, right):
+        for (name, points), style in zip(curves.items(), cycle(plotting.STYLES)):
             for axes, x in ((left, "num_steps"), (right, "flops_per_token")):
                 xs, ys = ([p[key] for p in points] for key in (x, "perplexity"))
                 axes.plot(xs, ys, style, label=Path(name).stem)

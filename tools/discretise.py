@@ -18,7 +18,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former.distributed import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _NUM_STEPS = flags.DEFINE_integer(
@@ -29,9 +29,9 @@ flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
+    from diffeq_former.config.dataclass_config import differences
+    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.finetuning.discretise import discretise_run
-    from diffeq_former.settings import differences
-    from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     workdir, output = Path(_WORKDIR.value), Path(_OUTPUT.value)

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, distributed
+from diffeq_former import cli
+from diffeq_former.distributed import flags as mesh_flags
+from diffeq_former.distributed import startup
 from diffeq_former.errors import UserError
-from diffeq_former.sharding import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string(
@@ -33,21 +34,21 @@ _NUM_STEPS = flags.DEFINE_list(
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", None, "Sequences at a time; else those of a micro-batch of training."
 )
-flags.adopt_module_key_flags(distributed)
+flags.adopt_module_key_flags(startup)
 flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.evaluation.depths import models_at
-    from diffeq_former.evaluation.perplexity import SPLIT, make_evaluate
-    from diffeq_former.evaluation.run_data import load_dataset
-    from diffeq_former.sharding.agreement import is_primary
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.distributed.mesh import make_mesh
+    from diffeq_former.distributed.multihost import is_primary
+    from diffeq_former.inference.perplexity import SPLIT, make_evaluate
+    from diffeq_former.inference.resolve_dataset import load_dataset
+    from diffeq_former.inference.solver_steps import models_at
     from diffeq_former.training import run_directory
     from diffeq_former.training.flops import forward_flops_per_token
 
-    distributed.start_from_flags()
+    startup.start_from_flags()
     compilation_cache.enable()
     own = run_directory.read_config(Path(_WORKDIR.value))
     models = models_at(own.model, _NUM_STEPS.value)

@@ -23,7 +23,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former.distributed import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
@@ -37,9 +37,9 @@ flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
+    from diffeq_former.conversion.diffeq_former_hf import CODE, OWN
     from diffeq_former.conversion.export_run import export_run
-    from diffeq_former.conversion.own import CODE, OWN
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     workdir, output = Path(_WORKDIR.value), Path(_OUTPUT.value)

@@ -26,8 +26,9 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from diffeq_former import cli, pictures
-from diffeq_former.studies import config_words, train, validation_losses
+from diffeq_former import cli
+from diffeq_former.analysis import plotting
+from diffeq_former.experiments.runs import config_words, train, validation_losses
 
 config_flags.DEFINE_config_file("config", None, "Of the pre-training.")
 flags.mark_flag_as_required("config")
@@ -51,7 +52,7 @@ def main() -> int:
 
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
-    picture = pictures.new_picture(str(output / "study.png"))
+    picture = plotting.new_picture(str(output / "study.png"))
     figures, given = [], config_words(sys.argv)
     for model, settings in (("continuous", ()), ("plain", TWIN)):
         base = output / model
@@ -100,9 +101,9 @@ def _losses(workdir: Path) -> dict:
 
 
 def _draw(figures: list[dict], picture: Path) -> None:
-    with pictures.drawn(picture, (9.6, 4), ncols=2, sharey=True) as both:
+    with plotting.drawn(picture, (9.6, 4), ncols=2, sharey=True) as both:
         for axes, mode in zip(both, MODES, strict=True):
-            styles = cycle(pictures.STYLES)
+            styles = cycle(plotting.STYLES)
             for figure in (f for f in figures if f["mode"] == mode):
                 label = f"{figure['model']}, {figure['num_layers']} layers"
                 perplexities = list(map(math.exp, figure["losses"]))

@@ -25,8 +25,9 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, distributed
-from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former import cli
+from diffeq_former.distributed import flags as mesh_flags
+from diffeq_former.distributed import startup
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _PROMPTS = flags.DEFINE_multi_string(
@@ -61,21 +62,21 @@ _DRAFT_STEPS = flags.DEFINE_integer(
 _DRAFT_TOKENS = flags.DEFINE_integer(
     "draft_tokens", 4, "How many tokens are drafted before the model looks at them."
 )
-flags.adopt_module_key_flags(distributed)
+flags.adopt_module_key_flags(startup)
 flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.generation.generate import Generator
-    from diffeq_former.generation.sampling import Sampling
-    from diffeq_former.generation.text import continue_texts
-    from diffeq_former.sharding.agreement import is_primary
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.distributed.mesh import make_mesh
+    from diffeq_former.distributed.multihost import is_primary
+    from diffeq_former.inference.generate import Generator
+    from diffeq_former.inference.sampling import Sampling
+    from diffeq_former.inference.text import continue_texts
     from diffeq_former.training import run_directory
 
     _check_flags()
-    distributed.start_from_flags()
+    startup.start_from_flags()
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
     own = run_directory.read_config(Path(_WORKDIR.value))
@@ -117,7 +118,7 @@ def _check_flags() -> None:
 
 
 def _draft():
-    from diffeq_former.generation.speculative import Draft
+    from diffeq_former.inference.speculative import Draft
 
     steps = _DRAFT_STEPS.value
     return Draft(steps, _DRAFT_TOKENS.value) if steps else None

@@ -25,9 +25,10 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, distributed
+from diffeq_former import cli
+from diffeq_former.distributed import flags as mesh_flags
+from diffeq_former.distributed import startup
 from diffeq_former.errors import UserError
-from diffeq_former.sharding import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _TASKS = flags.DEFINE_list("tasks", None, "Names of tasks.", required=True)
@@ -46,7 +47,7 @@ _LIMIT = flags.DEFINE_integer(
 )
 _TASK_DATA = flags.DEFINE_string("task_data", None, "A folder of the tasks' data.")
 _INCLUDE_PATH = flags.DEFINE_string("include_path", None, "A folder of YAML files.")
-flags.adopt_module_key_flags(distributed)
+flags.adopt_module_key_flags(startup)
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -65,13 +66,13 @@ def main() -> None:
 
 def _evaluate(numbers: list[int | None]) -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.evaluation.depths import models_at
-    from diffeq_former.sharding.agreement import is_primary
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.distributed.mesh import make_mesh
+    from diffeq_former.distributed.multihost import is_primary
+    from diffeq_former.inference.solver_steps import models_at
     from diffeq_former.training import run_directory
 
     harness, harness_tasks = _harness()
-    distributed.start_from_flags()
+    startup.start_from_flags()
     compilation_cache.enable()
     own = run_directory.read_config(Path(_WORKDIR.value))
     models = models_at(own.model, _NUM_STEPS.value)
@@ -107,7 +108,7 @@ def _numbers_of_examples() -> list[int | None]:
 
 def _harness():
     try:
-        from diffeq_former.evaluation import harness, harness_tasks
+        from diffeq_former.inference import harness, harness_tasks
     except ModuleNotFoundError as error:
         if error.name != "lm_eval":
             raise

@@ -23,7 +23,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former.distributed import flags as mesh_flags
 
 _MODEL = flags.DEFINE_string("model", None, "The folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
@@ -42,8 +42,8 @@ flags.adopt_module_key_flags(mesh_flags)
 def main() -> None:
     from diffeq_former.config import Config
     from diffeq_former.conversion.import_run import import_run
+    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.errors import UserError
-    from diffeq_former.sharding.mesh import make_mesh
 
     if _TIME_EMBED_DIM.value is not None and not _HYPERNETWORK.value:
         raise UserError("--time_embed_dim: only a --hypernetwork has one; add that")

@@ -18,7 +18,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former.distributed import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _ADAPTER = flags.DEFINE_string("adapter", None, "An adapter's folder; else the run's.")
@@ -27,8 +27,8 @@ flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
+    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.finetuning.merge import merge_run
-    from diffeq_former.sharding.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     workdir, output = Path(_WORKDIR.value), Path(_OUTPUT.value)

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, pages, pictures
+from diffeq_former import cli
+from diffeq_former.analysis import pages, plotting
+from diffeq_former.distributed import flags as mesh_flags
 from diffeq_former.errors import UserError
-from diffeq_former.sharding import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new .html file.", required=True)
@@ -34,8 +35,8 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.output import whole_file
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.atomic_io import whole_file
+    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     output, workdir = Path(_OUTPUT.value), Path(_WORKDIR.value)
@@ -43,7 +44,7 @@ def main() -> None:
         raise UserError(
             f"--output={output}: name an .html file that does not exist yet"
         )
-    pictures.require_matplotlib()
+    plotting.require_matplotlib()
     compilation_cache.enable()
     own = run_directory.read_config(workdir)
     mesh = make_mesh(mesh_flags.mesh_from_flags(own))
@@ -62,25 +63,25 @@ def main() -> None:
 
 def _sections(run, workdir: Path, mesh) -> dict:
     """Title -> function from a folder for pictures to HTML."""
-    from diffeq_former.analysis.trained import Trained
-    from diffeq_former.reporting import curves, sections
+    from diffeq_former.analysis import run_report, training_curves
+    from diffeq_former.analysis.loaded_model import Trained
 
-    metrics = curves.read(workdir / "metrics.jsonl")
+    metrics = training_curves.read(workdir / "metrics.jsonl")
     name = workdir.absolute().name
     trained = Trained(name, run.config.model, run.params, run.tokenizer, mesh)
     seq_len, config = run.config.model.max_len, run.config
     return {
-        "Settings": lambda _: sections.settings(config),
-        "Training": lambda folder: sections.training(metrics, folder),
-        "Samples": lambda _: sections.samples(workdir / "samples.txt"),
-        "Depth": lambda folder: sections.depth_curve(
+        "Settings": lambda _: run_report.settings(config),
+        "Training": lambda folder: run_report.training(metrics, folder),
+        "Samples": lambda _: run_report.samples(workdir / "samples.txt"),
+        "Depth": lambda folder: run_report.depth_curve(
             config, _evaluate(run, mesh), seq_len, folder
         ),
-        "Spectra of the weights": lambda folder: sections.weights(trained, folder),
-        "Sensitivity": lambda folder: sections.sensitivity(
+        "Spectra of the weights": lambda folder: run_report.weights(trained, folder),
+        "Sensitivity": lambda folder: run_report.sensitivity(
             trained, _TEXT.value, folder
         ),
-        "Costs": lambda _: sections.costs(config, run.params, metrics, seq_len),
+        "Costs": lambda _: run_report.costs(config, run.params, metrics, seq_len),
     }
 
 
@@ -88,8 +89,8 @@ def _evaluate(run, mesh):
     """From a model's config to its figures on the validation split."""
     import dataclasses
 
-    from diffeq_former.evaluation.perplexity import make_evaluate
-    from diffeq_former.evaluation.run_data import load_dataset
+    from diffeq_former.inference.perplexity import make_evaluate
+    from diffeq_former.inference.resolve_dataset import load_dataset
     from diffeq_former.training import run_directory
 
     dataset = load_dataset(run, _WORKDIR.value, _DATA.value)

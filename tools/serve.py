@@ -21,7 +21,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former.distributed import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen at.")
@@ -39,10 +39,10 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.generation.generate import Generator
-    from diffeq_former.generation.speculative import Draft
-    from diffeq_former.serving.engine import Engine
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.distributed.mesh import make_mesh
+    from diffeq_former.inference.engine import Engine
+    from diffeq_former.inference.generate import Generator
+    from diffeq_former.inference.speculative import Draft
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
@@ -62,7 +62,7 @@ def main() -> None:
 def _serve(model: str, engine, tokenizer) -> None:
     """Until a signal comes."""
     from diffeq_former.errors import UserError
-    from diffeq_former.serving.server import Server
+    from diffeq_former.inference.server import Server
 
     try:
         server = Server(_HOST.value, _PORT.value, model, engine, tokenizer)

@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.sharding import flags as mesh_flags
+from diffeq_former.distributed import flags as mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _PROMPTS = flags.DEFINE_multi_string(
@@ -44,8 +44,8 @@ flags.adopt_module_key_flags(mesh_flags)
 def main() -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.benchmarks.speculation import benchmark
-    from diffeq_former.generation.speculative import Draft
-    from diffeq_former.sharding.mesh import make_mesh
+    from diffeq_former.distributed.mesh import make_mesh
+    from diffeq_former.inference.speculative import Draft
     from diffeq_former.training import run_directory
 
     steps = _numbers("draft_steps", _DRAFT_STEPS.value)

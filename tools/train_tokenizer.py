@@ -19,8 +19,8 @@ _OUTPUT = flags.DEFINE_string("output", None, "A new file.", required=True)
 
 
 def main() -> None:
+    from diffeq_former.atomic_io import whole_file
     from diffeq_former.data import sentencepiece_training, sources, tokenizers
-    from diffeq_former.output import whole_file
 
     output = Path(_OUTPUT.value)
     if output.exists():

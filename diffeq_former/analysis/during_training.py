@@ -21,8 +21,8 @@ from diffeq_former.analysis.trajectory import describe
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import validation_batches
+from diffeq_former.distributed.mesh import num_row_shares, on_mesh, replicated
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.sharding.mesh import num_row_shares, on_mesh, replicated
 
 PLACES = ("first", "middle", "last")  # steps of depth
 

@@ -7,8 +7,8 @@ import jax
 
 from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
-from diffeq_former.generation.generate import Generator
-from diffeq_former.sharding.mesh import make_mesh
+from diffeq_former.distributed.mesh import make_mesh
+from diffeq_former.inference.generate import Generator
 from diffeq_former.training import state
 
 BATCH_SIZES = (1, 4, 16, 64)

@@ -7,10 +7,10 @@ import jax
 
 from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
+from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.planning import shapes
 from diffeq_former.planning.compiled import compile_step, measures
 from diffeq_former.planning.memory import kept_bytes
-from diffeq_former.sharding.mesh import make_mesh
 
 NUM_LAYERS = (6, 12, 24, 48)
 

@@ -7,8 +7,8 @@ from jax.sharding import Mesh
 
 from diffeq_former.benchmarks.timing import alternate, ratios, spread
 from diffeq_former.config import ModelConfig
-from diffeq_former.generation.generate import Generator
-from diffeq_former.generation.speculative import Draft
+from diffeq_former.inference.generate import Generator
+from diffeq_former.inference.speculative import Draft
 
 
 def benchmark(

@@ -16,8 +16,8 @@ from diffeq_former.benchmarks.timing import (
 )
 from diffeq_former.benchmarks.variants import BASE
 from diffeq_former.config import Config
+from diffeq_former.distributed.mesh import make_mesh, shard_batch
 from diffeq_former.planning.compiled import compile_step, measures
-from diffeq_former.sharding.mesh import make_mesh, shard_batch
 from diffeq_former.training import state
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
+from diffeq_former.distributed.mesh import Mesh, make_mesh, on_mesh
 from diffeq_former.errors import UserError
-from diffeq_former.sharding.mesh import Mesh, make_mesh, on_mesh
 from diffeq_former.training import state
 from diffeq_former.training.gradients import variables_and_way_back
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from diffeq_former import config as configs
 from diffeq_former.config import Config, ModelConfig, Stabilisers
 from diffeq_former.conversion.architecture import Architecture
+from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.gpt2 import GPT2
 from diffeq_former.conversion.llama import LLAMA
-from diffeq_former.conversion.own import OWN
 from diffeq_former.errors import UserError
 
 ARCHITECTURES = {a.model_type: a for a in (GPT2, LLAMA, OWN)}

@@ -13,19 +13,19 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from diffeq_former.atomic_io import complete_or_nothing
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.conversion import hf_folder, hf_tokenizer, import_run
 from diffeq_former.conversion.architecture import Architecture, to_tensors
 from diffeq_former.conversion.architectures import of_model
-from diffeq_former.conversion.own import CODE, OWN
+from diffeq_former.conversion.diffeq_former_hf import CODE, OWN
+from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import with_step_lengths
-from diffeq_former.output import complete_or_nothing
-from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state
 
 # How far logits may be from the run's, relative to the largest: in float32 by rounding

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.conversion.architecture import Architecture, by_layer
-from diffeq_former.conversion.settings import expect, size
+from diffeq_former.conversion.hf_settings import expect, size
 
 _UNITS = {
     "norm_1": "ln_1",

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
+from diffeq_former.atomic_io import complete_or_nothing
 from diffeq_former.config import Config, MeshConfig, ModelConfig
 from diffeq_former.conversion import hf_tokenizer, hypernetwork_fit
 from diffeq_former.conversion.architecture import to_params
 from diffeq_former.conversion.architectures import of_config, read_model
 from diffeq_former.conversion.hf_folder import CONFIG, HFFolder
+from diffeq_former.distributed.mesh import check_model_fits
 from diffeq_former.errors import UserError
-from diffeq_former.output import complete_or_nothing
-from diffeq_former.sharding.mesh import check_model_fits
 from diffeq_former.training import run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 

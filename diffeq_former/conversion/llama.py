@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.conversion.architecture import Architecture, by_layer
-from diffeq_former.conversion.settings import expect, size
+from diffeq_former.conversion.hf_settings import expect, size
 from diffeq_former.errors import UserError
 
 _UNITS = {

@@ -3,14 +3,14 @@
 import os
 from pathlib import Path
 
+from diffeq_former.atomic_io import complete_or_nothing
 from diffeq_former.data import dataset as datasets
 from diffeq_former.data import tokenizers
-from diffeq_former.data.parallel import TRAIN, VALIDATION, encode_documents
 from diffeq_former.data.progress import Progress
 from diffeq_former.data.rows import RowWriter
 from diffeq_former.data.sources import documents
+from diffeq_former.data.tokenize_workers import TRAIN, VALIDATION, encode_documents
 from diffeq_former.errors import UserError
-from diffeq_former.output import complete_or_nothing
 
 DEFAULT_VALIDATION_FRACTION = 0.0005  # as for OpenWebText
 

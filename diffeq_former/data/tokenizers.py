@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from diffeq_former.atomic_io import whole_file
 from diffeq_former.errors import UserError
-from diffeq_former.output import whole_file
 
 CONFIG = "tokenizer_config.json"
 HF_END_OF_TEXT = (

@@ -8,13 +8,13 @@ from jax.sharding import Mesh
 
 from diffeq_former import config as configs
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.config.model_validation import validate_adapters
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.validate import validate_adapters
-from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state, trainable
 from diffeq_former.training.state import TrainState
 

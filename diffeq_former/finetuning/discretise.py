@@ -6,18 +6,18 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
+from diffeq_former.atomic_io import complete_or_nothing
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
-from diffeq_former.finetuning import written
+from diffeq_former.finetuning import write_run
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.depth_grid import own_grid
+from diffeq_former.models.grid import own_grid
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import with_step_lengths
 from diffeq_former.ode.grid import FIXED
 from diffeq_former.ode.solvers import SOLVERS
-from diffeq_former.output import complete_or_nothing
-from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state
 
 
@@ -81,7 +81,7 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
     """
     own = run_directory.read_config(workdir)
     config = dataclasses.replace(
-        written.of_its_own(own),
+        write_run.of_its_own(own),
         model=discrete_model(own.model, num_steps),
         training=dataclasses.replace(
             own.training, depth_grid=FIXED, depth_steps="", depth_steps_from=0.0
@@ -94,5 +94,5 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
             out_shardings=state.shardings(config, mesh).params,
         )
         params = on_mesh(mesh, make)(run.params)
-        written.write(folder, config, params, workdir, mesh)
+        write_run.write(folder, config, params, workdir, mesh)
     return config

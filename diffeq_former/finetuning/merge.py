@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from diffeq_former.atomic_io import complete_or_nothing
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
-from diffeq_former.finetuning import adapters, written
+from diffeq_former.finetuning import adapters, write_run
 from diffeq_former.models.lora import NAMES, scale
-from diffeq_former.output import complete_or_nothing
-from diffeq_former.sharding.mesh import on_mesh
 from diffeq_former.training import run_directory, state, trainable
 
 
@@ -71,7 +71,7 @@ def merge_run(workdir: Path, adapter: Path | None, output: Path, mesh: Mesh) -> 
             f"{workdir} has an adapter of its own: merge that first, without --adapter"
         )
     plain = dataclasses.replace(own, model=own.model.without_adapters())
-    plain = written.of_its_own(plain)
+    plain = write_run.of_its_own(plain)
     with complete_or_nothing(output) as folder:
         run = run_directory.load(workdir, mesh)
         model, params = own.model, run.params
@@ -82,5 +82,5 @@ def merge_run(workdir: Path, adapter: Path | None, output: Path, mesh: Mesh) -> 
             lambda params: merged_params(model, params),
             out_shardings=state.shardings(plain, mesh).params,
         )
-        written.write(folder, plain, on_mesh(mesh, make)(params), workdir, mesh)
+        write_run.write(folder, plain, on_mesh(mesh, make)(params), workdir, mesh)
     return plain

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.init_scale import base_stddev
 from diffeq_former.models.parameters import normal
-from diffeq_former.models.residual import base_stddev
 from diffeq_former.models.time_embedding import TimeMLPs, embed_times
 from diffeq_former.models.units import Linear, Norm, Units
 

@@ -1,4 +1,4 @@
-"""Names the axes of activations and tables, for the rules of sharding/rules.py."""
+"""Names the axes of activations and tables, for the rules of distributed/sharding_rules.py."""
 
 import math
 from collections.abc import Callable

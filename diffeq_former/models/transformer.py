@@ -9,15 +9,15 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.depth_grid import own_grid
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
+from diffeq_former.models.grid import own_grid
 from diffeq_former.models.hypernetwork import Hypernetwork
 from diffeq_former.models.partition import HIDDEN, constrain, constrain_table
 from diffeq_former.models.remat import POLICIES
+from diffeq_former.models.scan import scan_over_grid
 from diffeq_former.models.step import Step
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.grid import Grid
-from diffeq_former.ode.integrate import scan_over_grid
 
 
 class Transformer(nn.Module):

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.hypernetwork import Hypernetwork
+from diffeq_former.models.init_scale import base_stddev
 from diffeq_former.models.lora import adapter, is_adapted, scale
 from diffeq_former.models.parameters import norm_parameters, normal
-from diffeq_former.models.residual import base_stddev
 from diffeq_former.models.units import Norm, Unit, Units
 
 

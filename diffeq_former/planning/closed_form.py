@@ -5,15 +5,20 @@ import functools
 import math
 
 from diffeq_former.config import Config, MeshConfig
+from diffeq_former.distributed.mesh import check_fits, mesh_shape
+from diffeq_former.distributed.sharding_rules import (
+    MESH_AXES,
+    SEQUENCE,
+    TENSOR,
+    num_row_shares,
+)
 from diffeq_former.models.attention_kernels import Hardware, choose
 from diffeq_former.planning import communication, shapes
 from diffeq_former.planning.communication import Sent
 from diffeq_former.planning.devices import Device
 from diffeq_former.planning.memory import Memory, kept_bytes, memory
-from diffeq_former.planning.one_step import multiplied, share_of
+from diffeq_former.planning.remat_cost import multiplied, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
-from diffeq_former.sharding.mesh import check_fits, mesh_shape
-from diffeq_former.sharding.rules import MESH_AXES, SEQUENCE, TENSOR, num_row_shares
 from diffeq_former.training import state as states
 from diffeq_former.training.flops import flops_per_token
 

@@ -1,7 +1,7 @@
 """What a device sends in a step of training, in closed form.
 
 One function for each reason to send. Bytes are those of ring algorithms, as in
-sharding/collectives.py: n devices that gather an array of some size each send
+planning/collectives.py: n devices that gather an array of some size each send
 (n - 1) / n of it, and twice that to sum one that all of them hold.
 """
 
@@ -12,11 +12,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 
 from diffeq_former.config import Config
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.units import Linear
-from diffeq_former.planning import shapes
-from diffeq_former.planning.shapes import Array, Sizes, micro_batches
-from diffeq_former.sharding.rules import (
+from diffeq_former.distributed.sharding_rules import (
     FSDP,
     MESH_AXES,
     ROWS,
@@ -24,6 +20,10 @@ from diffeq_former.sharding.rules import (
     TENSOR,
     num_row_shares,
 )
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.units import Linear
+from diffeq_former.planning import shapes
+from diffeq_former.planning.shapes import Array, Sizes, micro_batches
 from diffeq_former.training.flops import evaluations
 
 

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 
 from diffeq_former.config import Config
-from diffeq_former.sharding.collectives import sent_bytes
-from diffeq_former.sharding.mesh import batch_sharding, layout, make_mesh
+from diffeq_former.distributed.mesh import batch_sharding, layout, make_mesh
+from diffeq_former.planning.collectives import sent_bytes
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 

@@ -10,11 +10,16 @@ import dataclasses
 import jax.numpy as jnp
 
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.distributed.sharding_rules import (
+    FSDP,
+    SEQUENCE,
+    TENSOR,
+    num_row_shares,
+)
 from diffeq_former.models.remat import SAVE_WEIGHTS
 from diffeq_former.planning import shapes
-from diffeq_former.planning.one_step import kept, share_of
+from diffeq_former.planning.remat_cost import kept, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
-from diffeq_former.sharding.rules import FSDP, SEQUENCE, TENSOR, num_row_shares
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, resolve
+from diffeq_former.distributed.sharding_rules import DATA, FSDP
 from diffeq_former.errors import UserError
 from diffeq_former.models.attention_kernels import Hardware, this_hardware
 from diffeq_former.planning.closed_form import needed_memory
 from diffeq_former.planning.memory import Memory
 from diffeq_former.planning.shapes import Sizes, micro_batches
-from diffeq_former.sharding.rules import DATA, FSDP
 
 LISTED = 3
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 
 from diffeq_former.config import Config, MeshConfig
+from diffeq_former.config.model_validation import validate_model
+from diffeq_former.distributed.sharding_rules import MESH_AXES, num_row_shares
 from diffeq_former.errors import UserError
 from diffeq_former.models.attention_kernels import choose
 from diffeq_former.models.remat import POLICIES
-from diffeq_former.models.validate import validate_model
 from diffeq_former.planning.closed_form import Plan, make_plan
 from diffeq_former.planning.devices import Device
 from diffeq_former.planning.shapes import Sizes
-from diffeq_former.sharding.rules import MESH_AXES, num_row_shares
 
 
 def search(config: Config, num_devices: int, device: Device) -> list[Plan]:

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.distributed.mesh import num_micro_batches
+from diffeq_former.distributed.sharding_rules import MESH_AXES, RULES
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.units import Linear
 from diffeq_former.ode.solvers import SOLVERS
-from diffeq_former.sharding.mesh import num_micro_batches
-from diffeq_former.sharding.rules import MESH_AXES, RULES
 
 Sizes = Mapping[str, int]  # of the mesh's axes
 

@@ -17,7 +17,7 @@ from jax import lax
 
 from diffeq_former.config import OptimizerConfig
 from diffeq_former.training.bank_gradient import BankGradient, rows
-from diffeq_former.training.banks import bank_of, tree_of
+from diffeq_former.training.hypernetwork_params import bank_of, tree_of
 from diffeq_former.training.tree_update import Updated, update_tree
 
 CPU_BLOCK = 2**20  # entries that are updated at a time

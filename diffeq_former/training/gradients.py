@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import Config
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.depth_grid import own_grid
+from diffeq_former.models.grid import own_grid
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.partition import constrain_table, num_shares, rows_apart
 from diffeq_former.models.transformer import Transformer, ends_of
@@ -21,8 +21,8 @@ from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
 from diffeq_former.training import smoothness, trainable
 from diffeq_former.training.bank_gradient import BankGradient
-from diffeq_former.training.banks import join as join_banks
-from diffeq_former.training.banks import split as split_banks
+from diffeq_former.training.hypernetwork_params import join as join_banks
+from diffeq_former.training.hypernetwork_params import split as split_banks
 
 
 def loss_and_gradients(

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from diffeq_former.distributed.multihost import is_primary, together
 from diffeq_former.errors import UserError
-from diffeq_former.sharding.agreement import is_primary, together
 
 LOCK = "lock"
 

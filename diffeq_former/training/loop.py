@@ -13,22 +13,22 @@ from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.read_ahead import ReadAhead
+from diffeq_former.distributed.mesh import rows_of_process, shard_batch
+from diffeq_former.distributed.multihost import AnyProcess, is_primary, together
 from diffeq_former.errors import Interrupted
-from diffeq_former.sharding.agreement import AnyProcess, is_primary, together
-from diffeq_former.sharding.mesh import rows_of_process, shard_batch
 from diffeq_former.training import checkpoint, divergence, run_directory, state
-from diffeq_former.training.damage import Damaged, set_aside
-from diffeq_former.training.depths import depth_of_step
+from diffeq_former.training.checkpoint_integrity import Damaged, set_aside
+from diffeq_former.training.depth_schedule import depth_of_step
 from diffeq_former.training.divergence import Diverged
-from diffeq_former.training.faults import told
-from diffeq_former.training.introduction import described
+from diffeq_former.training.error_translation import told
+from diffeq_former.training.evaluation_hooks import Judging, is_due
 from diffeq_former.training.judges import Judges
-from diffeq_former.training.judging import Judging, is_due
 from diffeq_former.training.lock import locked
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
+from diffeq_former.training.run_summary import described
 from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_steps
 from diffeq_former.training.writers import MetricsWriter

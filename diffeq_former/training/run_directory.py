@@ -13,15 +13,15 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
+from diffeq_former.atomic_io import aside, whole_file
 from diffeq_former.config import Config, resolve
+from diffeq_former.config.dataclass_config import differences
 from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
 from diffeq_former.data.pipeline import check_enough
+from diffeq_former.distributed.mesh import check_model_fits
+from diffeq_former.distributed.multihost import check_same
 from diffeq_former.errors import UserError
-from diffeq_former.output import aside, whole_file
-from diffeq_former.settings import differences
-from diffeq_former.sharding.agreement import check_same
-from diffeq_former.sharding.mesh import check_model_fits
 from diffeq_former.training import checkpoint, state
 from diffeq_former.training.lock import LOCK
 

@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.distributed.mesh import parameter_shardings, replicated
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.sharding.mesh import parameter_shardings, replicated
 from diffeq_former.training import trainable
 from diffeq_former.training.divergence import NO_STEP_YET
 from diffeq_former.training.update import OptState, Update

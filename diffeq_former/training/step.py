@@ -10,16 +10,16 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
-from diffeq_former.models.depth_grid import own_grid
-from diffeq_former.models.partition import constrain
-from diffeq_former.ode import grid as grids
-from diffeq_former.ode.solvers import SOLVERS
-from diffeq_former.sharding.mesh import (
+from diffeq_former.distributed.mesh import (
     batch_sharding,
     num_micro_batches,
     on_mesh,
     replicated,
 )
+from diffeq_former.models.grid import own_grid
+from diffeq_former.models.partition import constrain
+from diffeq_former.ode import grid as grids
+from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training import trainable
 from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients

@@ -9,7 +9,7 @@ import optax
 
 from diffeq_former.config import OptimizerConfig
 from diffeq_former.training.bank_update import rows_at_once, update_bank
-from diffeq_former.training.banks import join, split, tree_of
+from diffeq_former.training.hypernetwork_params import join, split, tree_of
 from diffeq_former.training.optimizer import make_optimizer
 from diffeq_former.training.tree_update import Updated, update_tree
 

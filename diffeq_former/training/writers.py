@@ -11,8 +11,8 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
-from diffeq_former.output import whole_file
-from diffeq_former.settings import flatten
+from diffeq_former.atomic_io import whole_file
+from diffeq_former.config.dataclass_config import flatten
 
 ROLLBACKS = "rollbacks"
 

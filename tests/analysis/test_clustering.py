@@ -10,7 +10,7 @@ from cases import TINY, mesh_of, params_of
 
 from diffeq_former.analysis import clustering, spectra
 from diffeq_former.analysis.depth import step
-from diffeq_former.analysis.trained import Trained
+from diffeq_former.analysis.loaded_model import Trained
 from diffeq_former.config import Stabilisers
 
 IDENTITY = jnp.eye(3)

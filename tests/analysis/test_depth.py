@@ -8,7 +8,7 @@ import pytest
 from cases import TINY, mesh_of, model, name, params_of, stabilised, tokens_of
 
 from diffeq_former.analysis import depth
-from diffeq_former.analysis.trained import Trained
+from diffeq_former.analysis.loaded_model import Trained
 from diffeq_former.config import Stabilisers
 from diffeq_former.models.transformer import Transformer, ends_of
 

@@ -9,7 +9,7 @@ import pytest
 from cases import TINY, mesh_of, params_of, stabilised, tokens_of
 
 from diffeq_former.analysis import depth, drift, sensitivity
-from diffeq_former.analysis.trained import Trained
+from diffeq_former.analysis.loaded_model import Trained
 from diffeq_former.models.loss import NO_TARGET
 
 RANDOM = np.random.default_rng(0)

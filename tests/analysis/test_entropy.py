@@ -8,7 +8,7 @@ from cases import TINY, mesh_of, params_of, tokens_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.entropy import entropies
-from diffeq_former.analysis.trained import Trained
+from diffeq_former.analysis.loaded_model import Trained
 from diffeq_former.models.transformer import Transformer
 
 

@@ -12,10 +12,9 @@ from browser import assert_readable, needs_browser, on_a_phone
 from cases import mesh_of, params_of
 from runs import TINY
 
-from diffeq_former import pictures
-from diffeq_former.analysis import clustering
-from diffeq_former.analysis import trained as subjects
-from diffeq_former.analysis.kinds import KINDS, coloured
+from diffeq_former.analysis import clustering, plotting, token_heatmap
+from diffeq_former.analysis import loaded_model as subjects
+from diffeq_former.analysis.kinds import KINDS
 from diffeq_former.analysis.kinds.page import bind
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.errors import UserError
@@ -75,7 +74,7 @@ def _entropies(model, sentences):
 @pytest.fixture(scope="module", params=KINDS)
 def written(request, model, tmp_path_factory):
     """A kind, its folder, and its figures."""
-    pictures.require_matplotlib()
+    plotting.require_matplotlib()
     kind, folder = request.param, tmp_path_factory.mktemp("kind")
     known = inspect.signature(KINDS[kind]).parameters
     options = {
@@ -137,8 +136,8 @@ def test_eigenvalues_are_written_complex(model, tmp_path, monkeypatch):
 
 
 def test_the_most_influential_token_is_the_darkest():
-    assert coloured.shares([2.0, 5.0, 3.5]) == [0.0, 1.0, 0.5]
-    assert coloured.shares([2.0, 2.0]) == [0.0, 0.0]
+    assert token_heatmap.shares([2.0, 5.0, 3.5]) == [0.0, 1.0, 0.5]
+    assert token_heatmap.shares([2.0, 2.0]) == [0.0, 0.0]
 
 
 def test_wrong_sentences_are_refused(model, tmp_path):

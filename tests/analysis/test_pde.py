@@ -10,7 +10,7 @@ import pytest
 from cases import TINY, mesh_of, params_of, tokens_of
 
 from diffeq_former.analysis import depth, pde
-from diffeq_former.analysis.trained import Trained
+from diffeq_former.analysis.loaded_model import Trained
 from diffeq_former.errors import UserError
 from diffeq_former.ode.solvers import SOLVERS
 

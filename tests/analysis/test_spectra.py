@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import TINY, mesh_of, params_of
 
+from diffeq_former.analysis.loaded_model import Trained
 from diffeq_former.analysis.spectra import (
     bands,
     eigenvalues,
@@ -13,7 +14,6 @@ from diffeq_former.analysis.spectra import (
     products,
     singular_values,
 )
-from diffeq_former.analysis.trained import Trained
 from diffeq_former.errors import UserError
 
 RANDOM = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from diffeq_former.conversion.export_run import export_run
 from diffeq_former.conversion.hf_folder import HFFolder
 from diffeq_former.conversion.import_run import import_run, model_of, params_of
 from diffeq_former.errors import UserError
-from diffeq_former.generation.generate import Generator
+from diffeq_former.inference.generate import Generator
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.training import run_directory
 

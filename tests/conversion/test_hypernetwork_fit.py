@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from cases import TINY, params_of, shapes_of, tokens_of
 
+from diffeq_former.config.model_validation import validate_model
 from diffeq_former.conversion.hypernetwork_fit import continuous_model, fit
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.validate import validate_model
 
 LAYERS = dataclasses.replace(
     TINY,

@@ -9,14 +9,14 @@ from hf_fixtures import run_of
 from diffeq_former.conversion import hf_folder, hf_tokenizer
 from diffeq_former.conversion.architecture import to_tensors
 from diffeq_former.conversion.architectures import of_model
+from diffeq_former.conversion.diffeq_former_hf import CODE
 from diffeq_former.conversion.export_run import export_run
 from diffeq_former.conversion.hf_folder import HFFolder
 from diffeq_former.conversion.import_run import model_of
 from diffeq_former.conversion.import_run import params_of as read_params
-from diffeq_former.conversion.own import CODE
 from diffeq_former.data.sentencepiece_training import train
 from diffeq_former.data.tokenizers import ByteTokenizer, SentencePieceTokenizer
-from diffeq_former.generation.generate import Generator
+from diffeq_former.inference.generate import Generator
 from diffeq_former.models.transformer import Transformer
 
 torch = pytest.importorskip("torch")

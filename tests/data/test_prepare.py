@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from diffeq_former.data import dataset, parallel, tokenizers
+from diffeq_former.data import dataset, tokenize_workers, tokenizers
 from diffeq_former.data.prepare import prepare
 from diffeq_former.data.rows import NOTHING
 from diffeq_former.errors import UserError
@@ -73,7 +73,7 @@ def test_workers_keep_the_order_of_chunks(tmp_path):
     texts = [chr(97 + i) * size for i, size in enumerate(sizes)]
     tokenizers.load("byte").save(tmp_path)
     serial, by_two = (
-        list(parallel.encode_documents(texts, str(tmp_path), 0.0, workers))
+        list(tokenize_workers.encode_documents(texts, str(tmp_path), 0.0, workers))
         for workers in (0, 2)
     )
     assert len(serial) > 4
@@ -128,13 +128,13 @@ def test_reads_a_bounded_number_of_documents_ahead(tmp_path):
         nonlocal read
         for _ in range(100):
             read += 1
-            yield "x" * parallel.CHUNK_BYTES
+            yield "x" * tokenize_workers.CHUNK_BYTES
 
     tokenizers.load("byte").save(tmp_path)
-    encoded = parallel.encode_documents(long(), str(tmp_path), 0.0, 1)
+    encoded = tokenize_workers.encode_documents(long(), str(tmp_path), 0.0, 1)
     for number in range(1, 20):
         next(encoded)
-        assert read <= number + parallel.CHUNKS_IN_FLIGHT + 1
+        assert read <= number + tokenize_workers.CHUNKS_IN_FLIGHT + 1
     encoded.close()
 
 

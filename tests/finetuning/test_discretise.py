@@ -9,11 +9,11 @@ import pytest
 from cases import TINY, name, params_of, shapes_of, tokens_of
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.config.model_validation import validate_model
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.validate import validate_model
 from diffeq_former.ode.solvers import SOLVERS
 
 ONE_TIME_A_STEP = [name for name, s in SOLVERS.items() if len(s.nodes) == 1]

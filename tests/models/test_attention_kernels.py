@@ -12,6 +12,7 @@ from cases import TINY, mesh_of
 from jax._src.cudnn import fused_attention_stablehlo
 
 from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.distributed.mesh import batch_sharding, layout
 from diffeq_former.errors import UserError
 from diffeq_former.models import attention
 from diffeq_former.models.attention_kernels import (
@@ -24,7 +25,6 @@ from diffeq_former.models.attention_kernels import (
     this_hardware,
 )
 from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, on_each_device
-from diffeq_former.sharding.mesh import batch_sharding, layout
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 

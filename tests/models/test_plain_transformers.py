@@ -12,7 +12,7 @@ import pytest
 from cases import TINY, params_of, tokens_of
 
 from diffeq_former.config import ModelConfig, Stabilisers
-from diffeq_former.models.residual import base_stddev
+from diffeq_former.models.init_scale import base_stddev
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import Linear
 

@@ -3,8 +3,8 @@
 import pytest
 
 from diffeq_former.config import ModelConfig, Stabilisers
+from diffeq_former.config.model_validation import validate_model
 from diffeq_former.errors import UserError
-from diffeq_former.models.validate import validate_model
 
 POST, NONE, HALF = Stabilisers(norm="post"), Stabilisers(norm="none"), Stabilisers(0.5)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import TINY, params_of
 
-from diffeq_former.models.depth_grid import own_grid
+from diffeq_former.models.grid import own_grid
 from diffeq_former.models.time_embedding import embed_times, features
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import stage_times

@@ -11,12 +11,12 @@ from cases import TINY, WIDE, allowed_in_turn, mesh_of, name, shapes_of, stabili
 from plans import DEVICE, ROWS, plan_of
 
 from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.distributed.sharding_rules import MESH_AXES
 from diffeq_former.errors import UserError
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning import compiled, shapes
 from diffeq_former.planning.closed_form import make_plan, state_bytes
 from diffeq_former.planning.devices import DEVICES
-from diffeq_former.sharding.rules import MESH_AXES
 from diffeq_former.training import state
 
 ONE = dict.fromkeys(MESH_AXES, 1)

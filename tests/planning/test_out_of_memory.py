@@ -8,10 +8,10 @@ import pytest
 from cases import WIDE, mesh_of
 
 from diffeq_former.config import Config, TrainingConfig, default_config, resolve
+from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.models.attention_kernels import this_hardware
 from diffeq_former.planning.closed_form import needed_memory
 from diffeq_former.planning.out_of_memory import advice
-from diffeq_former.sharding.mesh import make_mesh
 
 LENGTH = 1024
 CONFIG = Config(

@@ -15,8 +15,8 @@ from loops import steps_traced_once
 from prepared import prepare_words
 from runs import Command, tiny_config
 
-from diffeq_former import studies
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.experiments import runs
 from diffeq_former.training import run_directory
 
 
@@ -90,7 +90,7 @@ def trainings_in_this_process(monkeypatch):
         sys.stderr.write(result.stderr)
         return result
 
-    monkeypatch.setattr(studies, "subprocess", _Subprocess(run, subprocess.DEVNULL))
+    monkeypatch.setattr(runs, "subprocess", _Subprocess(run, subprocess.DEVNULL))
 
 
 class _Subprocess(NamedTuple):

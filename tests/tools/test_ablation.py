@@ -16,7 +16,7 @@ TOOL = "ablation.py"
 @pytest.fixture(scope="module")
 def flags(trained):
     """Of the trained run, as only what its step does not depend on is varied."""
-    config = trained.workdir.parent / "config.py"
+    config = trained.workdir.parent / "config/schema.py"
     return [f"--config={config}", "--config.training.sample_every=0"]
 
 

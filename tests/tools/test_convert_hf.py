@@ -8,8 +8,8 @@ from cases import mesh_of
 from prepared import prepare_words
 from runs import ROOT
 
+from diffeq_former.conversion.diffeq_former_hf import CODE
 from diffeq_former.conversion.hf_folder import HFFolder
-from diffeq_former.conversion.own import CODE
 from diffeq_former.training import run_directory
 
 IN, OUT = "import_hf.py", "export_hf.py"

@@ -7,7 +7,7 @@ import pytest
 from cases import mesh_of
 from runs import Command
 
-from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training import run_directory
 
 TOOL = "discretise.py"

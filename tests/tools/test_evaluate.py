@@ -9,7 +9,7 @@ from cases import mesh_of
 from prepared import prepare_words, random_texts
 
 from diffeq_former.data import sentencepiece_training
-from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training.flops import flops_per_token
 
 TOOL = "evaluate.py"

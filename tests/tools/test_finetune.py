@@ -8,7 +8,7 @@ from cases import in_two_lots, mesh_of
 from runs import Command
 
 from diffeq_former.config import Config, FinetuneConfig, ModelConfig, TrainingConfig
-from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training import run_directory
 
 NUM_STEPS = 5

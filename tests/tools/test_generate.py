@@ -5,7 +5,7 @@ import json
 import pytest
 from cases import mesh_of
 
-from diffeq_former.generation.text import make_continue, make_sampler
+from diffeq_former.inference.text import make_continue, make_sampler
 
 TOOL = "generate.py"
 

@@ -18,7 +18,7 @@ TOOL = "harness.py"
 @pytest.fixture(scope="module", autouse=True)
 def shared_task_manager():
     """It reads thousands of files, which takes ten seconds."""
-    from diffeq_former.evaluation import harness_tasks
+    from diffeq_former.inference import harness_tasks
 
     with pytest.MonkeyPatch.context() as patch:
         cached = functools.cache(harness_tasks.TaskManager)

@@ -11,8 +11,8 @@ import pytest
 from cases import mesh_of
 from several import free_port, place
 
-from diffeq_former.evaluation.perplexity import make_evaluate
-from diffeq_former.generation.text import make_continue
+from diffeq_former.inference.perplexity import make_evaluate
+from diffeq_former.inference.text import make_continue
 from diffeq_former.training import run_directory, state
 
 MESHES = {

@@ -6,7 +6,7 @@ import re
 import pytest
 from browser import assert_readable, needs_browser, on_a_phone
 
-from diffeq_former.reporting import sections
+from diffeq_former.analysis import run_report
 
 TOOL = "report.py"
 SECTIONS = ["Settings", "Training", "Samples", "Depth"]
@@ -16,7 +16,7 @@ SECTIONS += ["Spectra of the weights", "Sensitivity", "Costs"]
 @pytest.fixture(scope="module", autouse=True)
 def few_depths():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sections, "DEPTHS", (0.5, 1.0))
+        patch.setattr(run_report, "DEPTHS", (0.5, 1.0))
         yield
 
 
@@ -69,7 +69,7 @@ def test_a_browser_shows_it_on_a_phone(report, trained, tmp_path):
 )
 def test_refuses(tool, trained, tmp_path, monkeypatch, flag, words):
     for name in ("depth_curve", "weights"):  # before the text is read
-        monkeypatch.setattr(sections, name, lambda *_: "")
+        monkeypatch.setattr(run_report, name, lambda *_: "")
     given = (f"--workdir={trained.workdir}", f"--output={tmp_path / 'report.html'}")
     result = tool(TOOL, *given, flag)
     assert (result.returncode, result.stdout) == (2, "")

@@ -15,7 +15,7 @@ from cases import mesh_of
 from runs import ROOT
 from several import free_port
 
-from diffeq_former.generation.text import make_continue
+from diffeq_former.inference.text import make_continue
 
 TOOL = "serve.py"
 

@@ -6,7 +6,7 @@ from loops import train
 from prepared import prepare_words
 from runs import tiny_config
 
-from diffeq_former.evaluation.perplexity import make_evaluate
+from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training import run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

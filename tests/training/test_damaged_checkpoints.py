@@ -17,7 +17,7 @@ from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
-from diffeq_former.training.damage import choose, set_aside
+from diffeq_former.training.checkpoint_integrity import choose, set_aside
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.lock import LOCK
 from diffeq_former.training.preemption import StopRequest

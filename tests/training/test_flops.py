@@ -6,7 +6,7 @@ import pytest
 from cases import allowed, name, params_of
 
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.planning.products import dot_flops
+from diffeq_former.planning.jaxpr_flops import dot_flops
 from diffeq_former.training import flops
 
 

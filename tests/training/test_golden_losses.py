@@ -16,7 +16,7 @@ import pytest
 from cases import TINY, mesh_of
 
 from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
-from diffeq_former.sharding.mesh import shard_batch
+from diffeq_former.distributed.mesh import shard_batch
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 

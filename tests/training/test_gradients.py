@@ -15,7 +15,7 @@ from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import draw
 from diffeq_former.ode.solvers import SOLVERS
-from diffeq_former.planning.products import dot_flops
+from diffeq_former.planning.jaxpr_flops import dot_flops
 from diffeq_former.training.gradients import loss_and_gradients
 
 Z_LOSS = 0.01

@@ -14,7 +14,7 @@ from loops import StopAfter, train
 
 from diffeq_former.cli import STOPPED
 from diffeq_former.config import Config, ProfileConfig, TrainingConfig
-from diffeq_former.sharding.mesh import batch_sharding, layout
+from diffeq_former.distributed.mesh import batch_sharding, layout
 from diffeq_former.training import state
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

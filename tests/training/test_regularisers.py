@@ -12,7 +12,7 @@ from cases import TINY, params_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.config import Config, ModelConfig, TrainingConfig
-from diffeq_former.models.depth_grid import own_grid
+from diffeq_former.models.grid import own_grid
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES, draw, uniform

@@ -7,10 +7,10 @@ import pytest
 from cases import TINY, in_two_lots, mesh_of, params_of
 
 from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
+from diffeq_former.distributed.mesh import shard_batch
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES
-from diffeq_former.sharding.mesh import shard_batch
-from diffeq_former.training.depths import depth_of_step
+from diffeq_former.training.depth_schedule import depth_of_step
 from diffeq_former.training.state import TrainState, update_of
 from diffeq_former.training.step import make_train_step, make_train_steps
 

@@ -14,10 +14,10 @@ from diffeq_former.config import (
     OptimizerConfig,
     TrainingConfig,
 )
+from diffeq_former.distributed.mesh import layout, shard_batch
 from diffeq_former.finetuning.merge import merged_params
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.planning.products import dot_flops
-from diffeq_former.sharding.mesh import layout, shard_batch
+from diffeq_former.planning.jaxpr_flops import dot_flops
 from diffeq_former.training import state, trainable
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.step import make_train_step

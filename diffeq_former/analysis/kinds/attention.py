@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffeq_former import pictures
+from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds.files import write_json
 from diffeq_former.analysis.kinds.states import states_of
 from diffeq_former.analysis.statistics import interval
@@ -50,11 +50,11 @@ def _draw_maps(path: Path, maps_TNLL: np.ndarray) -> None:
     steps, heads = chosen(T, _MOST_STEPS), chosen(N, _MOST_HEADS)
     shape = {"nrows": len(steps), "ncols": len(heads), "squeeze": False}
     size = (2 + 1.8 * len(heads), 1 + 1.8 * len(steps))
-    with pictures.drawn(path, size, sharex=True, sharey=True, **shape) as grid:
+    with plotting.drawn(path, size, sharex=True, sharey=True, **shape) as grid:
         for row, step in zip(grid, steps, strict=True):
             for axes, head in zip(row, heads, strict=True):
                 image = axes.imshow(
-                    maps_TNLL[step, head], cmap=pictures.COLOURS, vmin=0, vmax=1
+                    maps_TNLL[step, head], cmap=plotting.COLOURS, vmin=0, vmax=1
                 )
                 axes.set_title(f"step {step + 1}, head {head}", fontsize=8)
         figure = grid[0, 0].figure
@@ -65,13 +65,13 @@ def _draw_maps(path: Path, maps_TNLL: np.ndarray) -> None:
 
 def _draw_heads(path: Path, mean: dict) -> None:
     units = {"entropy": "nats", "distance": "tokens", "first": "share", "self": "share"}
-    with pictures.drawn(path, (10, 7), nrows=2, ncols=2) as grid:
+    with plotting.drawn(path, (10, 7), nrows=2, ncols=2) as grid:
         for axes, (key, values_TN) in zip(grid.flat, mean.items(), strict=True):
             image = axes.imshow(
                 values_TN.T,
                 aspect="auto",
                 origin="lower",
-                cmap=pictures.COLOURS,
+                cmap=plotting.COLOURS,
                 extent=(0.5, len(values_TN) + 0.5, -0.5, values_TN.shape[1] - 0.5),
             )
             axes.set(title=key, xlabel="step of depth", ylabel="head")

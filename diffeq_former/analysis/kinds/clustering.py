@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffeq_former import pictures
+from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds.files import write_json
 from diffeq_former.analysis.kinds.states import over_sentences
 
@@ -66,7 +66,7 @@ def _of_model(trained, num_seeds: int, num_times: int | None) -> list[np.ndarray
 
 def _draw_ways(path: Path, ways: dict, names: dict) -> None:
     shape = {"nrows": 2, "ncols": -(-len(ways) // 2)}
-    with pictures.drawn(path, (12, 8), subplot_kw={"projection": "3d"}, **shape) as g:
+    with plotting.drawn(path, (12, 8), subplot_kw={"projection": "3d"}, **shape) as g:
         for axes, (name, way_Tn3) in zip(g.flat, ways.items(), strict=True):
             for of_token in np.swapaxes(way_Tn3, 0, 1):
                 axes.plot(*of_token.T, color="0.7", linewidth=0.5)
@@ -83,10 +83,10 @@ def _draw_clusters(path: Path, figures: dict, names: dict) -> None:
         "clusters": "groups of the 40 tokens",
         "dispersion": "1 - |mean direction|$^2$",
     }
-    with pictures.drawn(path, (11, 4), ncols=2) as panels:
+    with plotting.drawn(path, (11, 4), ncols=2) as panels:
         for axes, (key, label) in zip(panels, words.items(), strict=True):
             for style, (name, of_run) in zip(
-                pictures.STYLES, figures.items(), strict=True
+                plotting.STYLES, figures.items(), strict=True
             ):
                 mean = of_run[key]["mean"]
                 times = np.linspace(0, 1, len(mean))

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffeq_former import pictures
-from diffeq_former.analysis.kinds.coloured import plain_text
+from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds.files import write_json
 from diffeq_former.analysis.kinds.states import (
     depths,
@@ -13,6 +12,7 @@ from diffeq_former.analysis.kinds.states import (
     plot_over_depth,
     states_of,
 )
+from diffeq_former.analysis.token_heatmap import plain_text
 
 
 def entropy(trained, folder: Path, *, sentences) -> list[dict]:
@@ -40,12 +40,12 @@ def entropy(trained, folder: Path, *, sentences) -> list[dict]:
 
 def _draw(path: Path, times, first: dict, figures: dict) -> None:
     width = max(9.6, 5 + 0.3 * len(first["tokens"]))
-    with pictures.drawn(path, (width, 4), ncols=2) as (left, right):
+    with plotting.drawn(path, (width, 4), ncols=2) as (left, right):
         plot_over_depth(left, times, figures["mean"], figures)
         left.set_ylabel("entropy of the logit lens (nats)")
         left.legend()
         image = right.imshow(
-            first["entropy"], aspect="auto", origin="lower", cmap=pictures.COLOURS
+            first["entropy"], aspect="auto", origin="lower", cmap=plotting.COLOURS
         )
         labels = [plain_text(token) for token in first["tokens"]]
         right.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)

@@ -5,7 +5,7 @@ L length, K exponents.
 
 from pathlib import Path
 
-from diffeq_former.analysis.kinds import coloured
+from diffeq_former.analysis import token_heatmap
 from diffeq_former.analysis.kinds.files import plain, write_json
 from diffeq_former.errors import UserError
 
@@ -39,8 +39,8 @@ def lyapunov(trained, folder: Path, *, sentences, num_exponents: int = 3) -> lis
     write_json(folder / "lyapunov.json", numbers)
     first = [plain(_leading(sentence)) for sentence in measured]
     title = f"{trained.name}: what the prediction of the next token hangs on"
-    coloured.write_page(folder / "tokens.html", title, first, ROWS)
-    coloured.draw(folder / "tokens.png", first, ROWS)
+    token_heatmap.write_page(folder / "tokens.html", title, first, ROWS)
+    token_heatmap.draw(folder / "tokens.png", first, ROWS)
     return [{"measure": name} | figures for name, figures in summary.items()]
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from diffeq_former import pages
+from diffeq_former.analysis import pages
 
 PAGE = "index.html"
 

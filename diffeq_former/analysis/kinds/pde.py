@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffeq_former import pictures
+from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds.files import write_json
 from diffeq_former.analysis.kinds.states import depths
 
@@ -61,14 +61,14 @@ def _measure(trained, sentence, diffusion: float) -> dict:
 
 
 def _draw(path: Path, times, rows: list[dict], over_depth: list[dict]) -> None:
-    with pictures.drawn(path, (12, 4), ncols=3) as (left, *panels):
+    with plotting.drawn(path, (12, 4), ncols=3) as (left, *panels):
         coefficients = [row["diffusion"] for row in rows]
         left.plot(coefficients, [row["mean"] for row in rows], "k-o")
         left.set(xlabel="diffusion (tokens^2 / unit of depth)")
         left.set_ylabel("loss (nats/token)")
         left.grid(alpha=0.3)
         for axes, (name, words) in zip(panels, _FIGURES.items(), strict=True):
-            styled = zip(coefficients, over_depth, pictures.STYLES, strict=True)
+            styled = zip(coefficients, over_depth, plotting.STYLES, strict=True)
             for diffusion, figures, style in styled:
                 label = f"diffusion {diffusion:.3g}"
                 axes.plot(times, figures[name], style, label=label, ms=4, lw=0.8)

@@ -5,7 +5,7 @@ T times, N heads.
 
 from pathlib import Path
 
-from diffeq_former import pictures
+from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds.files import write_json
 
 _TITLES = {
@@ -87,7 +87,7 @@ def _draw_bands(found: dict, path: Path) -> None:
     columns = [(role, key) for role in found for key in ("magnitude", "real_part")]
     size = (3.4 * len(columns), 8)
     shape = {"nrows": 3, "ncols": len(columns), "squeeze": False, "sharex": True}
-    with pictures.drawn(path, size, **shape) as grid:
+    with plotting.drawn(path, size, **shape) as grid:
         for column, (role, key) in zip(grid.T, columns, strict=True):
             figures = found[role]
             for axes, name in zip(column, _TITLES, strict=True):
@@ -116,7 +116,7 @@ def _draw_heads(found: dict, path: Path) -> None:
         (name, key) for name in ("qk", "ov") for key in ("positive_share", "largest")
     ]
     shape = {"nrows": len(rows), "ncols": len(found), "squeeze": False}
-    with pictures.drawn(path, (5 * len(found), 9), **shape) as grid:
+    with plotting.drawn(path, (5 * len(found), 9), **shape) as grid:
         for column, figures in zip(grid.T, found.values(), strict=True):
             for axes, (name, key) in zip(column, rows, strict=True):
                 what = (
@@ -129,7 +129,7 @@ def _draw_heads(found: dict, path: Path) -> None:
                     figures[name][key].T,
                     aspect="auto",
                     origin="lower",
-                    cmap=pictures.COLOURS,
+                    cmap=plotting.COLOURS,
                     interpolation="nearest",
                     vmin=bounds[0],
                     vmax=bounds[1],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffeq_former import pictures
+from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds.files import write_json
 from diffeq_former.analysis.kinds.states import (
     depths,
@@ -63,7 +63,7 @@ def _over_tokens(values: np.ndarray) -> np.ndarray:
 
 
 def _draw(path: Path, times, over_depth: dict, excess: list[float]) -> None:
-    with pictures.drawn(path, (12, 7), nrows=2, ncols=3) as grid:
+    with plotting.drawn(path, (12, 7), nrows=2, ncols=3) as grid:
         *panels, last = grid.flat
         for axes, (name, (words, where)) in zip(panels, _FIGURES.items(), strict=True):
             figures = over_depth[name]

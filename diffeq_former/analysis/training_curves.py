@@ -1,0 +1,51 @@
+"""A run's metrics over its steps, drawn."""
+
+import json
+from pathlib import Path
+
+from diffeq_former.analysis import plotting
+from diffeq_former.errors import UserError
+
+# Title, unit, and which metrics stand in it.
+PANELS = (
+    ("loss", "nats a token", ("loss", "validation/loss")),
+    ("gradient norm", "", ("grad_norm", "grad_norm/bank", "grad_norm/time_mlp")),
+    ("learning rate", "", ("learning_rate",)),
+    ("speed", "tokens a second", ("tokens_per_second",)),
+)
+
+Metrics = dict[str, list[tuple[int, float]]]
+
+
+def read(path: Path) -> Metrics:
+    """From a metric's name to its steps and values; what is not finite is left out.
+
+    Raises:
+      UserError: if the file is not one of metrics, or missing.
+    """
+    metrics: Metrics = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for values in map(json.loads, lines):
+            step = values.pop("step")
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    metrics.setdefault(name, []).append((step, value))
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read as a run's metrics: {error}") from error
+    return metrics
+
+
+def draw(metrics: Metrics, path: Path) -> None:
+    """Writes a picture of the panels."""
+    with plotting.drawn(path, (11, 7), nrows=2, ncols=2) as grid:
+        for axes, (title, unit, names) in zip(grid.flat, PANELS, strict=True):
+            known = [name for name in names if name in metrics]
+            for style, name in zip(plotting.STYLES, known, strict=False):
+                steps, values = zip(*metrics[name], strict=True)
+                every = max(1, len(steps) // 8)
+                axes.plot(steps, values, style, markevery=every, label=name)
+            axes.set(title=title, xlabel="optimizer step", ylabel=unit)
+            axes.grid(alpha=0.3)
+            if known:
+                axes.legend(fontsize=8)

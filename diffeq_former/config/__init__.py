@@ -1,0 +1,1 @@
+from diffeq_former.config.schema import *

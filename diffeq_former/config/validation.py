@@ -1,0 +1,187 @@
+"""Which settings fit together, and why others do not. Models: config/model_validation.py."""
+
+import dataclasses
+
+from diffeq_former.config import (
+    Config,
+    DataConfig,
+    FinetuneConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ProfileConfig,
+    TrainingConfig,
+)
+from diffeq_former.config.model_validation import validate_model
+from diffeq_former.errors import UserError, require, require_member
+from diffeq_former.ode import grid as grids
+
+SCHEDULES = ("constant", "linear", "cosine", "wsd")
+DECAY_MASKS = ("matrices", "embeddings", "all")
+
+
+def validate(config: Config) -> None:
+    """Raises UserError with the reason if the settings do not fit together."""
+    require(0 <= config.seed < 2**32, "seed", "in [0, 2**32)", config.seed)
+    every = config.analysis_every
+    require(every >= 0, "analysis_every", "0 (no analyses) or more", every)
+    validate_model(config.model)
+    _validate_data(config.data)
+    _validate_optimizer(config.optimizer)
+    _validate_training(config.training)
+    _validate_depth(config)
+    _validate_smoothness(config)
+    _validate_mesh(config.mesh)
+    _validate_profile(config.profile, config.training.num_steps)
+    _validate_finetune(config.finetune, config.model)
+
+
+def _validate_data(c: DataConfig) -> None:
+    require(c.num_workers >= 0, "data.num_workers", "0 or more", c.num_workers)
+    require(c.timeout > 0, "data.timeout", "above 0", c.timeout)
+
+
+# bfloat16 has 8 bits: it cannot tell x from 0.998 x.
+COARSEST_B2 = 0.99
+
+
+def _validate_optimizer(c: OptimizerConfig) -> None:
+    require(c.learning_rate > 0, "optimizer.learning_rate", "above 0", c.learning_rate)
+    for name in ("warmup_fraction", "decay_fraction", "final_fraction"):
+        value = getattr(c, name)
+        require(0 <= value <= 1, f"optimizer.{name}", "in [0, 1]", value)
+    for name in ("b1", "b2"):
+        value = getattr(c, name)
+        require(0 <= value < 1, f"optimizer.{name}", "in [0, 1)", value)
+    for name in ("eps", "weight_decay", "clip_norm"):
+        value = getattr(c, name)
+        require(value >= 0, f"optimizer.{name}", "0 or more", value)
+    require_member("optimizer.schedule", c.schedule, SCHEDULES)
+    require(
+        c.schedule != "wsd" or c.warmup_fraction + c.decay_fraction <= 1,
+        "optimizer.decay_fraction",
+        f"at most 1 - warmup_fraction ({c.warmup_fraction}) with wsd",
+        c.decay_fraction,
+    )
+    require_member("optimizer.decay_mask", c.decay_mask, DECAY_MASKS)
+    for name in ("mu_dtype", "nu_dtype"):
+        require_member(f"optimizer.{name}", getattr(c, name), ("float32", "bfloat16"))
+    require(
+        c.nu_dtype == "float32" or c.b2 <= COARSEST_B2,
+        "optimizer.nu_dtype",
+        f"float32 with b2 above {COARSEST_B2} (in bfloat16 a decay of 1 - b2 ="
+        f" {1 - c.b2:.2g} is rounded away)",
+        c.nu_dtype,
+    )
+
+
+def _validate_training(c: TrainingConfig) -> None:
+    for name in (
+        "num_steps batch_size loss_chunk max_bad_steps "
+        "log_every eval_every checkpoint_every keep_latest"
+    ).split():
+        value = getattr(c, name)
+        require(value >= 1, f"training.{name}", "1 or more", value)
+    rows = c.per_device_batch_size
+    require(rows >= 0, "training.per_device_batch_size", "0 (all) or more", rows)
+    for name in "keep_best sample_every rollbacks transport_cost smoothness".split():
+        value = getattr(c, name)
+        require(value >= 0, f"training.{name}", "0 or more", value)
+    require(
+        c.spike_factor == 0 or c.spike_factor > 1,
+        "training.spike_factor",
+        "0 (no loss is a spike), or above 1",
+        c.spike_factor,
+    )
+
+
+def _validate_depth(config: Config) -> None:
+    kind = config.training.depth_grid
+    require_member("training.depth_grid", kind, grids.KINDS)
+    if kind != grids.FIXED and config.model.weights == "layer_table":
+        raise UserError(
+            f"config.training.depth_grid: {kind} needs weights between the layers,"
+            f" where a layer_table has none; use {grids.FIXED}, or another"
+            " model.weights"
+        )
+    if kind != grids.FIXED and config.model.time_pieces:
+        raise UserError(
+            f"config.training.depth_grid: {kind} steps would cross the pieces of depth"
+            f" on which W(t) is constant; use {grids.FIXED}, or model.time_pieces=0"
+        )
+    given, start = config.training.depth_steps, config.training.depth_steps_from
+    require(0 <= start <= 1, "training.depth_steps_from", "in [0, 1]", start)
+    if not given:
+        nothing = "0 without training.depth_steps"
+        require(start == 0, "training.depth_steps_from", nothing, start)
+        return
+    numbers = given.split(",")
+    whole = all(n.isdecimal() and int(n) >= 1 for n in numbers)
+    wanted = "whole numbers of 1 or more, separated by commas, or nothing"
+    require(whole, "training.depth_steps", wanted, given)
+    if config.model.weights == "layer_table":
+        raise UserError(
+            f"config.training.depth_steps: {given} are other depths than the one that a"
+            " layer_table has; leave it empty, or use another model.weights"
+        )
+
+
+def _validate_smoothness(config: Config) -> None:
+    if not (weight := config.training.smoothness):
+        return
+    if config.model.generate_weights == "per_step":
+        raise UserError(
+            f"config.training.smoothness: {weight} is a weight of the table's motion,"
+            " and per_step makes no table; use 0, or model.generate_weights=tabulated"
+        )
+    if config.model.lora_rank:
+        raise UserError(
+            f"config.training.smoothness: {weight} would change the kernels, which"
+            " adapters leave as they are; use 0, or model.lora_rank=0"
+        )
+
+
+def _validate_mesh(c: MeshConfig) -> None:
+    sizes = dataclasses.asdict(c)
+    for axis, size in sizes.items():
+        require(size == -1 or size >= 1, f"mesh.{axis}", "-1, or 1 or more", size)
+    left = [axis for axis, size in sizes.items() if size == -1]
+    if len(left) > 1:
+        raise UserError(
+            f"config.mesh.{left[1]}: only one axis may be -1, and {left[0]} is already"
+        )
+
+
+def _validate_profile(c: ProfileConfig, num_steps: int) -> None:
+    most = f"0 (no profile) to training.num_steps ({num_steps})"
+    require(0 <= c.num_steps <= num_steps, "profile.num_steps", most, c.num_steps)
+    latest = num_steps - c.num_steps + 1
+    require(
+        c.num_steps == 0 or 1 <= c.start_step <= latest,
+        "profile.start_step",
+        f"1 to {latest}, so that {c.num_steps} steps end by training.num_steps"
+        f" ({num_steps})",
+        c.start_step,
+    )
+
+
+def _validate_finetune(c: FinetuneConfig, model: ModelConfig) -> None:
+    wanted = "0 (the model stays as it is) or more"
+    require(c.num_steps >= 0, "finetune.num_steps", wanted, c.num_steps)
+    if c.base:  # it decides on the model, which finetuning/base.py then validates
+        if c.train_embeddings and not model.lora_rank:
+            raise UserError(
+                "config.finetune.train_embeddings: without adapters all is trained;"
+                " set it to False, or model.lora_rank"
+            )
+        return
+    for name, value in (
+        ("finetune.num_steps", c.num_steps),
+        ("finetune.train_embeddings", c.train_embeddings),
+        ("model.lora_rank", model.lora_rank),
+    ):
+        if value:
+            raise UserError(
+                f"config.{name}: {value} is for a run that starts from another; name"
+                " that one in config.finetune.base"
+            )

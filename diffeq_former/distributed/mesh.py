@@ -1,0 +1,203 @@
+"""The devices of all processes as a mesh, and what lies where on it.
+
+B batch, L length.
+"""
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from diffeq_former.config import Config, MeshConfig, ModelConfig, TrainingConfig
+from diffeq_former.distributed import sharding_rules
+from diffeq_former.distributed.sharding_rules import (
+    FSDP,
+    MESH_AXES,
+    ROWS,
+    RULES,
+    SEQUENCE,
+    TENSOR,
+)
+from diffeq_former.errors import UserError
+
+
+def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
+    """All devices (or those given), arranged as configured.
+
+    The axis `data` is the outermost: where there are several TPU slices, or nodes,
+    it is the one that crosses the network between them, then `fsdp`.
+
+    Raises:
+      UserError: if the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = mesh_shape(c, len(devices))
+    slices = len({getattr(d, "slice_index", 0) for d in devices})
+    if devices[0].platform == "tpu" and slices > 1:
+        grid = _hybrid_grid(shape, slices, devices)
+    else:
+        grid = mesh_utils.create_device_mesh(shape, devices)
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def mesh_shape(c: MeshConfig, num_devices: int) -> tuple[int, ...]:
+    """The sizes of all axes; raises UserError unless they multiply to that number."""
+    sizes = [getattr(c, axis) for axis in MESH_AXES]
+    known = math.prod(size for size in sizes if size != -1)
+    if num_devices % known or (-1 not in sizes and known != num_devices):
+        named = ", ".join(f"{a}={n}" for a, n in zip(MESH_AXES, sizes, strict=True))
+        raise UserError(
+            f"config.mesh: {named} does not fit {num_devices} devices: the sizes must "
+            "multiply to that; one of them may be -1, for what is left"
+        )
+    return tuple(num_devices // known if size == -1 else size for size in sizes)
+
+
+def _hybrid_grid(shape: tuple[int, ...], slices: int, devices: list) -> np.ndarray:
+    """Slices along the outer axes: as many as fit along `data`, the rest `fsdp`."""
+    data, fsdp, sequence, tensor = shape
+    outer = math.gcd(data, slices)
+    if fsdp % (slices // outer):
+        raise UserError(
+            f"config.mesh: {slices} slices of devices cannot be shared by data={data} "
+            f"and fsdp={fsdp}: their product must be a multiple of {slices}"
+        )
+    across = (outer, slices // outer, 1, 1)
+    within = (data // across[0], fsdp // across[1], sequence, tensor)
+    return mesh_utils.create_hybrid_device_mesh(within, across, devices)
+
+
+@contextlib.contextmanager
+def layout(mesh: Mesh) -> Iterator[None]:
+    """In here the names that models give to axes are laid out on the mesh."""
+    with jax.set_mesh(mesh), nn.logical_axis_rules(tuple(RULES.items())):
+        yield
+
+
+def on_mesh(mesh: Mesh, function: Callable) -> Callable:
+    """The function, called within `layout(mesh)`; itself as `__wrapped__`."""
+    return layout(mesh)(function)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds all of it."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Every share of the rows lies on devices of its own."""
+    return NamedSharding(mesh, PartitionSpec(ROWS))
+
+
+def parameter_shardings(boxed, mesh: Mesh):
+    """The shardings of parameters that are boxed with the names of their axes.
+
+    Raises:
+      ValueError: for a parameter without names, or a name that no rule covers.
+    """
+
+    def place(box) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*[RULES.get(n) for n in box.names]))
+
+    def is_box(x) -> bool:
+        return isinstance(x, nn.meta.AxisMetadata)
+
+    for path, box in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=is_box):
+        unknown = [n for n in getattr(box, "names", [None]) if n not in RULES]
+        if unknown:
+            where = jax.tree_util.keystr(path)
+            raise ValueError(
+                f"{where}: no rule in distributed/sharding_rules.py for {unknown}"
+            )
+    return jax.tree.map(place, boxed, is_leaf=is_box)
+
+
+def num_row_shares(mesh: Mesh) -> int:
+    """How many different shares of a batch the devices hold."""
+    return sharding_rules.num_row_shares(mesh.shape)
+
+
+def rows_at_once(c: TrainingConfig, mesh: Mesh) -> int:
+    """Rows that all devices compute together: those of a micro-batch."""
+    return min(
+        c.batch_size, c.per_device_batch_size * num_row_shares(mesh) or sys.maxsize
+    )
+
+
+def num_micro_batches(c: TrainingConfig, mesh: Mesh) -> int:
+    return c.batch_size // rows_at_once(c, mesh)
+
+
+def rows_of_process(mesh: Mesh, batch_size: int) -> list[int]:
+    """The rows of a global batch that this process's devices hold, in order."""
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    rows = range(batch_size)
+    return sorted({row for (where,) in places.values() for row in rows[where]})
+
+
+def shard_batch(batch: dict, mesh: Mesh) -> dict:
+    """Makes global arrays of each process's `rows_of_process`, arrays [B, L]."""
+    sharding = batch_sharding(mesh)
+    return jax.tree.map(
+        lambda x_BL: jax.make_array_from_process_local_data(sharding, x_BL), batch
+    )
+
+
+def check_fits(config: Config, mesh: Mesh, seq_len: int) -> None:
+    """Raises UserError if an axis of the mesh does not divide what it is to cut."""
+    _check_rows(config, mesh)
+    check_model_fits(config.model, mesh)
+    check_length_fits(config.training, mesh, seq_len)
+
+
+def check_model_fits(c: ModelConfig, mesh: Mesh) -> None:
+    """Of `check_fits`, what is about the parameters."""
+    for axis, field, size in (
+        (FSDP, "d_model", c.d_model),
+        (TENSOR, "num_heads", c.num_heads),
+        (TENSOR, "num_kv_heads", c.kv_heads),
+        (TENSOR, "d_ff", c.ff_dim),
+        (TENSOR, "vocab_size", c.vocab_size),
+    ):
+        parts = mesh.shape[axis]
+        if size % parts:
+            raise UserError(
+                f"config.model.{field}: expected a multiple of the mesh's {axis} axis "
+                f"({parts}), got {size}; use {-(-size // parts) * parts}, or another "
+                f"config.mesh.{axis}"
+            )
+
+
+def check_length_fits(c: TrainingConfig, mesh: Mesh, seq_len: int) -> None:
+    """Of `check_fits`, what is about the sequences."""
+    parts = mesh.shape[SEQUENCE]
+    for what, size in (
+        ("the data's sequence length", seq_len),
+        ("config.training.loss_chunk", min(seq_len, c.loss_chunk)),
+    ):
+        if size % parts:
+            raise UserError(
+                f"config.mesh.sequence: expected a divisor of {what} ({size}), got "
+                f"{parts}"
+            )
+
+
+def _check_rows(config: Config, mesh: Mesh) -> None:
+    c, shares, along = config.training, num_row_shares(mesh), " and ".join(ROWS)
+    if c.batch_size % shares:
+        raise UserError(
+            f"config.training.batch_size: expected a multiple of {shares}, the devices"
+            f" along {along}, got {c.batch_size}"
+        )
+    if c.batch_size % rows_at_once(c, mesh):
+        raise UserError(
+            "config.training.per_device_batch_size: expected 0 or a divisor of"
+            f" {c.batch_size // shares} (batch_size {c.batch_size} over {shares}"
+            f" devices along {along}), got {c.per_device_batch_size}"
+        )

@@ -1,0 +1,249 @@
+"""Tables and pictures of all runs of the study."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from diffeq_former.analysis import pages, plotting
+from diffeq_former.analysis.kinds.files import plain, write_json
+from diffeq_former.experiments.stabilisers import verdict
+from diffeq_former.experiments.stabilisers.grid import UNIT
+from diffeq_former.experiments.stabilisers.verdict import spread
+
+_GROUP = ("residual", "norm", "step", "depth")
+# Of each figure of a group's runs: how it is read.
+_COLUMNS: dict[str, Callable[[dict], float | None]] = {
+    "final loss": lambda r: r["final_loss"],
+    "best loss": lambda r: r["best_loss"],
+    "diverged at step": lambda r: r["diverged_at"],
+    "largest gradient norm": lambda r: r["largest_grad_norm"],
+    "drift": verdict.drift,
+    "cosine to the input": lambda r: r["end"]["cosine_input"][-1],
+    "effective rank, end": lambda r: r["end"]["effective_rank"][-1],
+    "gradient at the first / last state": lambda r: _ratio(r["end"]),
+    "exponent before (nats/layer)": lambda r: r["start"]["lyapunov"],
+    "exponent after": lambda r: r["end"]["lyapunov"],
+}
+
+
+def verdicts(runs: list[dict]) -> list[dict]:
+    """A row for each claim that these runs have pairs for."""
+    norms, residuals = ([*dict.fromkeys(r[a] for r in runs)] for a in _GROUP[1::-1])
+    rows = [verdict.drift_verdict(runs, norm) for norm in norms]
+    rows += [verdict.explosion_verdict(runs, residual) for residual in residuals]
+    rows.append(verdict.scaling_verdict(runs))
+    return plain([row for row in rows if row])
+
+
+def write(folder: Path, runs: list[dict], rows: list[dict]) -> None:
+    """stabilisers.json, table.md, four pictures, index.html."""
+    table = _table(runs)
+    rules = [verdict.DRIFT_RULE, verdict.EXPLOSION_RULE, verdict.SCALING_RULE]
+    numbers = {"verdicts": rows, "rules": rules, "table": table, "runs": runs}
+    write_json(folder / "stabilisers.json", numbers)
+    parts = [_markdown(rows), "\n\n".join(rules), _markdown(table), _LEGEND]
+    (folder / "table.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    _draw_losses(folder / "losses.png", runs)
+    _draw_drift(folder / "drift.png", runs)
+    _draw_gradients(folder / "gradients.png", runs)
+    _draw_exponents(folder / "exponents.png", runs)
+    shown = [pages.picture(path) for path in sorted(folder.glob("*.png"))]
+    files = [pages.link(folder / name) for name in ("table.md", "stabilisers.json")]
+    body = [
+        pages.section("Verdicts", pages.table(rows)),
+        *map(pages.paragraph, rules),
+        pages.section("Runs", pages.table(table) + pages.paragraph(_LEGEND)),
+        *shown,
+        f"<p>Numbers: {', '.join(files)}</p>",
+    ]
+    page = pages.page("Stabilisers", "\n".join(body))
+    (folder / "index.html").write_text(page, encoding="utf-8")
+
+
+_LEGEND = (
+    "Cells are the median [lowest, highest] over learning rates and seeds, of runs in"
+    " which the figure exists. Losses in nats a token, of training text. States,"
+    " gradients and exponents are of held-out text, after training, if not 'before'."
+)
+
+
+def _table(runs: list[dict]) -> list[dict]:
+    rows = []
+    for key, of_key in _groups(runs, _GROUP).items():
+        row = dict(zip(_GROUP, key, strict=True)) | {"runs": len(of_key)}
+        row["diverged"] = sum(run["diverged_at"] is not None for run in of_key)
+        for name, read in _COLUMNS.items():
+            row[name] = _in_words(spread(map(read, of_key)))
+        rows.append(row)
+    return rows
+
+
+def _in_words(s: dict) -> str:
+    if s["median"] is None:
+        return "-"
+    return f"{s['median']:.3g} [{s['low']:.3g}, {s['high']:.3g}]"
+
+
+def _markdown(rows: list[dict]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, ["---"] * len(names)]
+    lines += [[_cell(row.get(name)) for name in names] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _ratio(look: dict) -> float | None:
+    first, last = look["gradient_norms"][0], look["gradient_norms"][-1]
+    return first / last if last else None
+
+
+def _groups(runs: list[dict], axes: tuple[str, ...]) -> dict[tuple, list[dict]]:
+    """In the order in which they were run."""
+    groups = {}
+    for run in runs:
+        groups.setdefault(tuple(run[axis] for axis in axes), []).append(run)
+    return groups
+
+
+def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
+    """A panel for each norm (down), and each residual connection and step (across)."""
+    by_panel = _groups(runs, ("norm", "residual", "step"))
+    down = list(dict.fromkeys(key[0] for key in by_panel))
+    across = list(dict.fromkeys(key[1:] for key in by_panel))
+    shape = {"nrows": len(down), "ncols": len(across), "squeeze": False}
+    size = (3.2 * len(across) + 1, 3 * len(down))
+    with plotting.drawn(path, size, sharex=True, sharey="row", **shape) as grid:
+        for (i, norm), (j, rest) in itertools.product(
+            enumerate(down), enumerate(across)
+        ):
+            axes, found = grid[i, j], by_panel.get((norm, *rest))
+            if not found:
+                axes.set_axis_off()
+                continue
+            draw(axes, found)
+            axes.label_outer()
+            residual, step = rest
+            title = f"residual {residual:g}, norm {norm}, step {step}"
+            axes.set_title(title, fontsize=9)
+            axes.grid(alpha=0.3)
+        grid[0, 0].legend(fontsize=7)
+
+
+def _draw_losses(path: Path, runs: list[dict]) -> None:
+    """Medians over seeds; what is far above the first loss is out of the picture."""
+    top = 1.3 * float(np.median([run["curves"]["loss"][0] for run in runs]))
+
+    def draw(axes, found):
+        for key, style in _styles(found, ("depth", "learning_rate")):
+            losses = [r["curves"]["loss"] for r in found if _is_of(r, key)]
+            shortest = min(map(len, losses))
+            middle = np.median([curve[:shortest] for curve in losses], axis=0)
+            depth, rate = key.values()
+            steps = np.arange(1, shortest + 1)
+            label = f"{depth} layers, rate {rate:g}"
+            axes.plot(steps, middle, style, label=label, markevery=0.2, lw=0.8, ms=4)
+        axes.set(xlabel="optimizer step", ylabel="training loss (nats/token)")
+        axes.set_ylim(top=top)
+
+    _panels(path, runs, draw)
+
+
+def _draw_gradients(path: Path, runs: list[dict]) -> None:
+    def draw(axes, found):
+        for key, style in _styles(found, ("depth",)):
+            for when, colour in (("start", "0.6"), ("end", "black")):
+                norms = [r[when]["gradient_norms"] for r in found if _is_of(r, key)]
+                label = f"{key['depth']} layers, {when} of training"
+                _plot_over_depth(
+                    axes, key["depth"], norms, style, color=colour, label=label
+                )
+        axes.set(xlabel="share of depth", ylabel="|d loss / d state|", yscale="log")
+
+    _panels(path, runs, draw)
+
+
+_DRIFT = {
+    "cka_input": "CKA with the input",
+    "cka_step": "CKA with the state before",
+    "cosine_input": "cosine to the input",
+    "cosine_step": "cosine to the state before",
+    "effective_rank": "effective rank of the states",
+}
+
+
+def _draw_drift(path: Path, runs: list[dict]) -> None:
+    """At the end of training, of the deepest models in whole steps."""
+    deepest = max(run["depth"] for run in runs)
+    found = [r for r in runs if r["step"] == UNIT and r["depth"] == deepest]
+    norms = list(dict.fromkeys(run["norm"] for run in found))
+    shape = {"nrows": len(_DRIFT), "ncols": max(1, len(norms)), "squeeze": False}
+    size = (3.4 * shape["ncols"] + 1, 2.4 * len(_DRIFT))
+    with plotting.drawn(path, size, sharex=True, sharey="row", **shape) as grid:
+        for (i, (name, words)), (j, norm) in itertools.product(
+            enumerate(_DRIFT.items()), enumerate(norms)
+        ):
+            axes, of_norm = grid[i, j], [r for r in found if r["norm"] == norm]
+            for key, style in _styles(of_norm, ("residual",)):
+                values = [r["end"][name] for r in of_norm if _is_of(r, key)]
+                label = f"residual {key['residual']:g}"
+                _plot_over_depth(
+                    axes, deepest, values, style, color="black", label=label
+                )
+            axes.set(ylabel=words if j == 0 else "")
+            axes.grid(alpha=0.3)
+            if i == 0:
+                axes.set_title(f"norm {norm}, {deepest} layers", fontsize=9)
+                axes.legend(fontsize=7)
+            if i == len(_DRIFT) - 1:
+                axes.set_xlabel("share of depth")
+
+
+def _plot_over_depth(axes, depth: int, values: list, style: str, **options) -> None:
+    """The median of those that are finite, in the band of their range."""
+    values = np.array([v for v in values if np.isfinite(v).all()], float)
+    if not len(values):
+        return
+    share = np.linspace(0, 1, depth + 1)[-values.shape[1] :]  # of steps, their ends
+    axes.plot(share, np.median(values, 0), style, ms=4, lw=0.8, **options)
+    axes.fill_between(share, values.min(0), values.max(0), color="0.5", alpha=0.2)
+
+
+def _draw_exponents(path: Path, runs: list[dict]) -> None:
+    """Of each model a bar from the lowest to the highest run, before and after."""
+    groups = _groups(runs, _GROUP)
+    with plotting.drawn(path, (7, 1 + 0.3 * len(groups))) as axes:
+        for when, marker, shift in (("start", "ko", 0.12), ("end", "ks", -0.12)):
+            filled = {"mfc": "white"} if when == "start" else {}
+            for place, found in enumerate(groups.values()):
+                s = spread(run[when]["lyapunov"] for run in found)
+                if s["count"]:
+                    y = -place + shift
+                    axes.plot([s["low"], s["high"]], [y, y], "-", color="0.6")
+                    label = f"{when} of training" if place == 0 else None
+                    axes.plot(s["median"], y, marker, ms=4, label=label, **filled)
+        labels = [f"residual {r:g}, {n}, step {s}, {d} layers" for r, n, s, d in groups]
+        axes.set_yticks(range(0, -len(groups), -1), labels, fontsize=7)
+        axes.axvline(0, color="0.5", lw=0.8)
+        axes.set_xlabel("largest Lyapunov exponent (nats/layer)")
+        axes.grid(alpha=0.3, axis="x")
+        axes.legend(fontsize=7)
+
+
+def _styles(runs: list[dict], axes: tuple[str, ...]):
+    """Each value of these axes, and its style."""
+    keys = sorted(_groups(runs, axes))
+    return [
+        (dict(zip(axes, key, strict=True)), style)
+        for key, style in zip(keys, itertools.cycle(plotting.STYLES), strict=False)
+    ]
+
+
+def _is_of(run: dict, key: dict) -> bool:
+    return all(run[axis] == value for axis, value in key.items())

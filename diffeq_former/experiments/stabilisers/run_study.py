@@ -1,0 +1,93 @@
+"""Trains what is missing of a grid, then reports."""
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from diffeq_former.atomic_io import complete_or_nothing, whole_file
+from diffeq_former.config import MeshConfig
+from diffeq_former.data import dataset as datasets
+from diffeq_former.distributed.mesh import make_mesh
+from diffeq_former.errors import UserError
+from diffeq_former.experiments.stabilisers import grid as grids
+from diffeq_former.experiments.stabilisers import report, run
+from diffeq_former.experiments.stabilisers.grid import Grid, Training
+
+SETTINGS, RUNS, REPORT = "study.json", "runs", "report"
+
+
+def complete(output: Path, data: str, grid: Grid, training: Training) -> list[dict]:
+    """See study.py."""
+    dataset = datasets.load(data)
+    if (output / REPORT).exists():
+        raise UserError(f"{output / REPORT} exists: remove it or name another --output")
+    configs = {c: grids.config_of(c, training, dataset) for c in grid.cells}
+    _begin(output, dataset, training)
+    runs = _train(output / RUNS, configs, dataset)
+    with complete_or_nothing(output / REPORT) as folder:
+        rows = report.verdicts(runs)
+        report.write(folder, runs, rows)
+    return rows
+
+
+def _begin(output: Path, dataset, training: Training) -> None:
+    """Writes what is the same for all runs, or checks that it is that."""
+    settings = dataclasses.asdict(training) | {
+        "seq_len": dataset.seq_len,
+        "source": dataset.source,
+        "tokenizer": dataset.tokenizer_fingerprint,
+    }
+    path = output / SETTINGS
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if changed := [k for k in settings if found.get(k) != settings[k]]:
+            name = changed[0]
+            raise UserError(
+                f"{output} is a study with another {name}: {found.get(name)!r} ->"
+                f" {settings[name]!r}; name another --output"
+            )
+        return
+    if output.exists() and any(output.iterdir()):
+        raise UserError(f"{output} is no study of stabilisers: name another --output")
+    (output / RUNS).mkdir(parents=True, exist_ok=True)
+    _write(path, settings)
+
+
+def _train(folder: Path, configs: dict, dataset) -> list[dict]:
+    """Of each cell what was measured, now or before."""
+    mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
+    runs = []
+    for number, (cell, config) in enumerate(configs.items(), 1):
+        path, start = folder / f"{cell.name}.json", time.monotonic()
+        is_new = not path.is_file()
+        if is_new:
+            _write(path, dataclasses.asdict(cell) | run.run(config, dataset, mesh))
+        runs.append(_read(path))
+        done = f"{time.monotonic() - start:.1f} s" if is_new else "done before"
+        _say(f"{number}/{len(configs)} {cell.name}: {_outcome(runs[-1])}, {done}")
+    return runs
+
+
+def _outcome(run: dict) -> str:
+    at = run["diverged_at"]
+    return f"loss {run['final_loss']:.3f}" + (f", diverged at step {at}" if at else "")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _write(path: Path, values: dict) -> None:
+    """Whole or not at all. What is not finite is kept as such."""
+    text = json.dumps(values, default=lambda array: np.asarray(array).tolist())
+    with whole_file(path) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,78 @@
+"""Decoding: rounds on the device, each of which adds tokens to every row.
+
+B rows, R rounds of a call, W most tokens of a round, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from diffeq_former.inference.cached_model import CachedModel, Weights
+from diffeq_former.inference.sampling import Rule, sample
+
+
+class Rows(NamedTuple):
+    """Where each row stands. The cache knows all that is before its last token."""
+
+    last_B2: jax.Array  # its last two tokens
+    position_B: jax.Array  # of the last one
+    left_B: jax.Array  # how many may follow; a row with none left has ended
+    keys_B: jax.Array  # for its draws
+
+
+# round(caches, rows) -> (caches, tokens [B, W], how many of them count [B])
+Round = Callable[[tuple, Rows], tuple[tuple, jax.Array, jax.Array]]
+
+
+def plain_round(model: CachedModel, weights: Weights, rule: Rule, V: int) -> Round:
+    """One token, of the first V ids, drawn with the row's key and its position."""
+
+    def one_token(caches: tuple, rows: Rows):
+        token_B1, position_B1 = rows.last_B2[:, 1:], rows.position_B[:, None]
+        logits_B1V, cache = model.logits(weights, caches[0], token_B1, position_B1)
+        keys_B = jax.vmap(jax.random.fold_in)(rows.keys_B, rows.position_B)
+        new_B = sample(keys_B, logits_B1V[:, 0, :V], rule)
+        return (cache,), new_B[:, None], jnp.ones_like(new_B)
+
+    return one_token
+
+
+def decode(one_round: Round, caches: tuple, rows: Rows, eot, R: int, W: int):
+    """Up to R rounds, fewer where all rows end.
+
+    Returns:
+      The caches; the rounds' tokens [R, B, W], and how many of each count [R, B]: none
+      of a row that had ended before. What follows a row's `eot` does not count either.
+    """
+
+    def unfinished(state):
+        r, _, rows, _, _ = state
+        return (r < R) & (rows.left_B > 0).any()
+
+    def next_round(state):
+        r, caches, rows, new_RBW, counts_RB = state
+        caches, new_BW, counts_B = one_round(caches, rows)
+        counts_B = jnp.where(rows.left_B > 0, counts_B, 0)
+        new_RBW, counts_RB = new_RBW.at[r].set(new_BW), counts_RB.at[r].set(counts_B)
+        return r + 1, caches, _advance(rows, new_BW, counts_B, eot), new_RBW, counts_RB
+
+    B = rows.position_B.shape[0]
+    new_RBW, counts_RB = jnp.zeros((R, B, W), jnp.int32), jnp.zeros((R, B), jnp.int32)
+    state = (0, caches, rows, new_RBW, counts_RB)
+    _, caches, _, new_RBW, counts_RB = jax.lax.while_loop(unfinished, next_round, state)
+    return caches, new_RBW, counts_RB
+
+
+def _advance(rows: Rows, new_BW, counts_B, eot) -> Rows:
+    known = jnp.concatenate([rows.last_B2, new_BW], axis=1)
+    last_two_B2 = counts_B[:, None] + jnp.arange(2)[None]
+    counts_BW = jnp.arange(new_BW.shape[1])[None] < counts_B[:, None]
+    ended_B = ((new_BW == eot) & counts_BW).any(axis=1)
+    return Rows(
+        jnp.take_along_axis(known, last_two_B2, axis=1),
+        rows.position_B + counts_B,
+        jnp.where(ended_B, 0, jnp.maximum(rows.left_B - counts_B, 0)),
+        rows.keys_B,
+    )

@@ -1,0 +1,171 @@
+"""One thread owns the device and continues the prompts of all requests."""
+
+import collections
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from diffeq_former.errors import UserError
+from diffeq_former.inference.batch import Row
+from diffeq_former.inference.continuation import Continuation
+from diffeq_former.inference.generate import Generator
+from diffeq_former.inference.protocol import MOST_CHOICES, Completion, RequestError
+
+MOST_WAITING = 64  # requests
+
+
+class Piece(NamedTuple):
+    """New text of one choice."""
+
+    index: int
+    text: str
+    finish_reason: str | None  # "stop" or "length" with its last piece
+    num_tokens: int  # of the choice, so far
+
+
+class Job:
+    """A request under way. It is given up when its `with` block is left."""
+
+    def __init__(self, completion: Completion, tokenizer):
+        c = completion
+        prompts = [prompt for prompt in c.prompts for _ in range(c.n)]
+        self.rows = [
+            Row(
+                [*tokenizer.before, *prompt],
+                c.max_tokens,
+                (c.seed + i) % 2**32,
+                c.sampling,
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        self._texts = [Continuation(tokenizer, prompt, c.stop) for prompt in prompts]
+        self._unseen = {i: t.prompt_text for i, t in enumerate(self._texts) if c.echo}
+        self._events = queue.SimpleQueue()
+        self._given_up = False
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._given_up = True
+
+    def pieces(self) -> Iterator[Piece]:
+        """All that comes, up to the last piece of the last choice.
+
+        Raises:
+          RequestError: if it fails.
+        """
+        left = len(self.rows)
+        while left:
+            event = self._events.get()
+            if isinstance(event, RequestError):
+                raise event
+            left -= event.finish_reason is not None
+            yield event
+
+    def update(self, i: int, tokens: list[int], ended: bool) -> bool:
+        """Takes the tokens of a choice so far; returns whether it shall end."""
+        if self._given_up:
+            return True
+        row, text = self.rows[i], self._texts[i]
+        new = self._unseen.pop(i, "") + text.update(tokens, ended)
+        reason = None
+        if text.stopped or ended:
+            whole = not text.stopped and len(tokens) == row.max_new_tokens
+            reason = "length" if whole else "stop"
+        if new or reason:
+            self._events.put(Piece(i, new, reason, text.num_tokens))
+        return text.stopped
+
+    def fail(self, failure: RequestError) -> None:
+        self._events.put(failure)
+
+
+class Engine:
+    """Takes requests in their order; those that wait and are alike go together.
+
+    Args:
+      generator: of the model.
+      params: of the model.
+      tokenizer: the model's.
+    """
+
+    def __init__(self, generator: Generator, params: dict, tokenizer):
+        self._generator, self._tokenizer = generator, tokenizer
+        self._weights = generator.tabulate(params)
+        self._waiting: collections.deque[Job] = collections.deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._worker = threading.Thread(target=self._work, daemon=True)
+        self._worker.start()
+
+    def submit(self, completion: Completion) -> Job:
+        """Raises RequestError if there is no room for it."""
+        job = Job(completion, self._tokenizer)
+        for row in job.rows:
+            try:
+                self._generator.check(row)
+            except UserError as error:
+                words = str(error).replace("max_new_tokens", "max_tokens")
+                raise RequestError(words, "max_tokens") from error
+        with self._changed:
+            if self._closed:
+                raise _closing()
+            if len(self._waiting) >= MOST_WAITING:
+                raise RequestError("too many requests wait; try again later", None, 429)
+            self._waiting.append(job)
+            self._changed.notify()
+        return job
+
+    def close(self) -> None:
+        """Waits for what is under way; what still waits fails."""
+        with self._changed:
+            self._closed = True
+            for job in self._waiting:
+                job.fail(_closing())
+            self._waiting.clear()
+            self._changed.notify()
+        self._worker.join()
+
+    def _work(self) -> None:
+        while jobs := self._next_jobs():
+            try:
+                self._run(jobs)
+            except Exception as error:
+                words = " ".join(f"{type(error).__name__}: {error}".split())
+                print(f"a request failed: {words}", file=sys.stderr, flush=True)
+                for job in jobs:
+                    job.fail(RequestError("generation failed", None, 500))
+
+    def _next_jobs(self) -> list[Job]:
+        """The first that waits and all that can go with it; none: it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            jobs, room = [], MOST_CHOICES
+            for job in list(self._waiting):
+                same_kind = not jobs or _kind(job) == _kind(jobs[0])
+                if same_kind and len(job.rows) <= room:
+                    jobs.append(job)
+                    room -= len(job.rows)
+                    self._waiting.remove(job)
+            return jobs
+
+    def _run(self, jobs: list[Job]) -> None:
+        owners = [(job, i) for job in jobs for i in range(len(job.rows))]
+
+        def watch(row: int, tokens: list[int], ended: bool) -> bool:
+            job, i = owners[row]
+            return job.update(i, tokens, ended)
+
+        rows = [row for job in jobs for row in job.rows]
+        self._generator.run(self._weights, rows, self._tokenizer.eot, watch)
+
+
+def _kind(job: Job) -> tuple:
+    return job.rows[0].sampling.kind
+
+
+def _closing() -> RequestError:
+    return RequestError("the server is about to end", None, 503)

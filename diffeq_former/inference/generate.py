@@ -1,0 +1,202 @@
+"""Continues prompts: the weights tabulated once, keys and values cached.
+
+B rows (a power of two of them), C tokens of a context that are read at once, S slots of
+the cache, R rounds of decoding in one call, W most tokens of a round.
+"""
+
+import functools
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from diffeq_former.config import ModelConfig
+from diffeq_former.distributed.mesh import num_row_shares, on_mesh, replicated
+from diffeq_former.distributed.sharding_rules import ROWS, TENSOR
+from diffeq_former.errors import UserError
+from diffeq_former.inference import batch, buckets
+from diffeq_former.inference.batch import Row, Watch
+from diffeq_former.inference.cached_model import CachedModel, Weights
+from diffeq_former.inference.decode import Rows, decode, plain_round
+from diffeq_former.inference.sampling import Rule, Sampling
+from diffeq_former.inference.speculative import Draft, speculative_round
+
+STRIDE = 8  # tokens of a row between two looks at what came
+
+
+class Generator:
+    """Continues prompts with one model; its compiled programs are kept.
+
+    Prompts are read by one program, and decoded by another; there is one of each for
+    every bucket of sizes (see `buckets`) and, of the latter, every kind of sampling.
+
+    Args:
+      config: of the model.
+      mesh: of the parameters' devices. Every process gives the same prompts and gets
+        the same answers.
+      vocab_size: of the tokenizer, where the model's is padded: the ids from there on
+        are never drawn.
+      draft: decodes speculatively; what is drawn has the same distribution.
+
+    Raises:
+      UserError: if the model cannot draft so.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        mesh: Mesh,
+        vocab_size: int | None = None,
+        draft: Draft | None = None,
+    ):
+        self.max_len, self._shares = config.max_len, num_row_shares(mesh)
+        # Tokens, of all calls.
+        self.num_new = self.num_drafted = self.num_accepted = 0
+        configs = (config, draft.config(config)) if draft else (config,)
+        models = tuple(map(CachedModel, configs))
+        caches = NamedSharding(mesh, PartitionSpec(None, ROWS, None, TENSOR))
+        whole = replicated(mesh)
+
+        def program(function, *arguments, **options):
+            bound = functools.partial(function, models, *arguments)
+            return on_mesh(mesh, jax.jit(bound, **options))
+
+        self._tabulate = program(_tabulate)
+        self._empty = program(_empty, static_argnums=(0, 1), out_shardings=caches)
+        self._read = program(_read, donate_argnums=1, out_shardings=caches)
+        self._decode = program(
+            _decode,
+            draft.num_tokens if draft else 0,
+            vocab_size or config.vocab_size,
+            donate_argnums=1,
+            out_shardings=(caches, whole, whole),
+        )
+
+    def generate(
+        self,
+        params: dict,
+        prompts: list[list[int]],
+        *,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        eot: int,
+        before: list[int] | None = None,
+        watch: Watch | None = None,
+    ) -> list[list[int]]:
+        """The tokens that follow each prompt, up to the end of its text.
+
+        The end-of-text token is put before each prompt, as it stands before each
+        document in training; so an empty prompt starts a new text.
+
+        Args:
+          params: of the model.
+          prompts: token ids, of any lengths.
+          max_new_tokens: how many may follow.
+          temperature: see `sampling.Sampling`, as for `top_k` and `top_p`.
+          top_k: see there.
+          top_p: see there.
+          seed: row i draws with seed + i, and what it draws depends on nothing else
+            of the batch. Below 2**32.
+          eot: the end-of-text token, which ends a row and is not in the result.
+          before: what is put before each prompt instead of it.
+          watch: see `run`.
+
+        Raises:
+          UserError: for a wrong value, or more tokens than the model's `max_len`.
+        """
+        sampling = Sampling(temperature, top_k, top_p)
+        rows = [
+            Row(
+                [*(before or [eot]), *prompt],
+                max_new_tokens,
+                (seed + i) % 2**32,
+                sampling,
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        for row in sorted(rows, key=lambda row: -len(row.context)):
+            self.check(row)
+        if rows and max_new_tokens:
+            self.run(self.tabulate(params), rows, eot, watch)
+        return [row.new for row in rows]
+
+    def tabulate(self, params: dict) -> tuple[Weights, ...]:
+        """The weights for `run`, made once from the parameters."""
+        return self._tabulate(params)
+
+    def check(self, row: Row) -> None:
+        """Raises UserError if the model has no room for it."""
+        new, length = row.max_new_tokens, len(row.context)
+        room = max(0, self.max_len + 1 - length)  # the last token is not read
+        if new < 0:
+            raise UserError(f"max_new_tokens: expected 0 or more, got {new}")
+        if new > room:
+            raise UserError(
+                f"max_new_tokens: {new} new tokens after {length} are more than the "
+                f"model's max_len of {self.max_len} has room for; shorten the prompt "
+                f"or ask for at most {room} new tokens"
+            )
+
+    def run(
+        self,
+        weights: tuple[Weights, ...],
+        rows: list[Row],
+        eot: int,
+        watch: Watch | None = None,
+    ) -> None:
+        """Continues checked rows, whose samplings are of one kind, until all end.
+
+        Args:
+          weights: see `tabulate`.
+          rows: `new` is filled in.
+          eot: the end-of-text token, which ends a row.
+          watch: is called for each row every few tokens, with its number, its new
+            tokens and whether they are all; a row for which it is true ends there.
+        """
+        B = buckets.num_rows(len(rows), self._shares)
+        needed = max(len(row.context) - 1 + row.max_new_tokens for row in rows)
+        caches = self._empty(B, buckets.cache(needed, self.max_len))
+        for tokens_BC, positions_BC in batch.chunks(rows, B, self.max_len):
+            caches = self._read(weights, caches, tokens_BC, positions_BC)
+        rule = Rule.of([row.sampling for row in batch.filled(rows, B)])
+        while not all(row.ended for row in rows):
+            caches, new_RBW, counts_RB = self._decode(
+                weights, caches, *batch.standing(rows, B), np.int32(eot), rule
+            )
+            self._count(np.asarray(counts_RB), new_RBW.shape[-1])
+            batch.take(rows, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch)
+        self.num_new += sum(len(row.new) for row in rows)
+
+    def _count(self, counts_RB: np.ndarray, W: int) -> None:
+        rounds = np.count_nonzero(counts_RB)
+        self.num_drafted += int(rounds * (W - 1))
+        self.num_accepted += int(counts_RB.sum() - rounds)
+
+
+def _tabulate(models, params):
+    return tuple(model.weights(params) for model in models)
+
+
+def _empty(models, B, S):
+    return tuple(model.empty_cache(B, S) for model in models)
+
+
+def _read(models, weights, caches, tokens_BC, positions_BC):
+    return tuple(
+        model.read(w, cache, tokens_BC, positions_BC)
+        for model, w, cache in zip(models, weights, caches, strict=True)
+    )
+
+
+def _decode(
+    models, K, V, weights, caches, last_B2, position_B, left_B, seeds_B, eot, rule
+):
+    rows = Rows(last_B2, position_B, left_B, jax.vmap(jax.random.key)(seeds_B))
+    if K:
+        one_round = speculative_round(models, weights, rule, V, K)
+    else:
+        one_round = plain_round(models[0], weights[0], rule, V)
+    return decode(one_round, caches, rows, eot, max(1, STRIDE // (K + 1)), K + 1)

@@ -1,0 +1,22 @@
+"""What a run says of itself before its first step."""
+
+import jax
+from jax.sharding import Mesh
+
+from diffeq_former.config import Config
+from diffeq_former.distributed.sharding_rules import SEQUENCE
+from diffeq_former.models import attention_kernels
+from diffeq_former.training import flops
+
+
+def described(config: Config, seq_len: int, mesh: Mesh) -> str:
+    """The kernel of attention, and what MFU means here; one line.
+
+    Raises:
+      UserError: if the kernel that is asked for cannot be had.
+    """
+    hardware = attention_kernels.this_hardware()
+    attention = attention_kernels.describe(
+        config.model, hardware, seq_len, mesh.shape[SEQUENCE]
+    )
+    return f"{attention}; {flops.describe(config.model, seq_len, jax.devices())}"

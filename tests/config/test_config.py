@@ -1,0 +1,264 @@
+"""What config/schema.py accepts, and what it says about what it refuses."""
+
+import dataclasses
+
+import pytest
+
+from diffeq_former.config import Config, default_config, resolve, to_config_dict
+from diffeq_former.config.dataclass_config import differences
+from diffeq_former.errors import UserError
+
+
+def with_changes(changes):
+    """The defaults as plain nested dicts, changed where `section.field` says."""
+    values = default_config().to_dict()
+    for name, value in changes.items():
+        *sections, field = name.split(".")
+        target = values
+        for section in sections:
+            target = target[section]
+        target[field] = value
+    return values
+
+
+REFUSALS = [
+    # Keys and types.
+    ({"sed": 1}, "config.sed: no such key; the nearest is config.seed"),
+    ({"model.num_layer": 1}, "the nearest is config.model.num_layers"),
+    ({"optimizer.lr": 1.0}, "config.optimizer.lr: no such key; the nearest is"),
+    ({"model": 3}, "config.model: expected ModelConfig, got 3 (int)"),
+    ({"model.d_model": "768"}, "config.model.d_model: expected int, got '768' (str)"),
+    ({"model.d_model": 768.0}, "config.model.d_model: expected int, got 768.0"),
+    ({"model.num_layers": True}, "expected int, got True (bool)"),
+    ({"model.dropout": None}, "config.model.dropout: expected float, got None"),
+    ({"model.dropout": False}, "config.model.dropout: expected float, got False"),
+    # Members.
+    ({"model.block": "gtp"}, "config.model.block: expected one of gpt, llama, got"),
+    ({"model.weights": "table"}, "one of hypernetwork, layer_table, shared, got"),
+    ({"model.solver": "rk5"}, "config.model.solver: expected one of euler, lie_tro"),
+    ({"model.remat": "all"}, "config.model.remat: expected one of none, full, dots"),
+    ({"model.time_mlp": "one"}, "config.model.time_mlp: expected one of per_weight"),
+    ({"model.initialization": "zero"}, "config.model.initialization: expected one of"),
+    ({"model.generate_weights": "once"}, "expected one of tabulated, per_step, got"),
+    ({"model.dtype": "float16"}, "config.model.dtype: expected one of bfloat16, flo"),
+    ({"optimizer.schedule": "cos"}, "one of constant, linear, cosine, wsd, got 'cos'"),
+    ({"optimizer.decay_mask": "none"}, "one of matrices, embeddings, all, got 'none'"),
+    # Ranges.
+    ({"model.dropout": 1.0}, "config.model.dropout: expected in [0, 1), got 1.0"),
+    ({"model.d_ff": -1}, "config.model.d_ff: expected 0 (derived) or more, got -1"),
+    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate: expected above 0"),
+    ({"optimizer.warmup_fraction": 1.5}, "warmup_fraction: expected in [0, 1], got"),
+    ({"optimizer.b2": 1.0}, "config.optimizer.b2: expected in [0, 1), got 1.0"),
+    ({"optimizer.clip_norm": -1.0}, "config.optimizer.clip_norm: expected 0 or more"),
+    ({"training.num_steps": 0}, "config.training.num_steps: expected 1 or more, got 0"),
+    ({"training.rollbacks": -1}, "config.training.rollbacks: expected 0 or more, got"),
+    ({"analysis_every": -1}, "config.analysis_every: expected 0 (no analyses) or more"),
+    ({"training.transport_cost": -1.0}, "training.transport_cost: expected 0 or more"),
+    ({"training.smoothness": -0.1}, "config.training.smoothness: expected 0 or more"),
+    (
+        {"training.smoothness": 0.1, "model.generate_weights": "per_step"},
+        "config.training.smoothness: 0.1 is a weight of the table's motion, and per_s",
+    ),
+    (
+        {
+            "training.smoothness": 0.1,
+            "model.lora_rank": 2,
+            "model.weights": "layer_table",
+            "model.solver": "lie_trotter",
+            "finetune.base": "runs/small",
+        },
+        "config.training.smoothness: 0.1 would change the kernels, which adapters",
+    ),
+    (
+        {"training.spike_factor": 0.5},
+        "spike_factor: expected 0 (no loss is a spike), or above 1, got 0.5",
+    ),
+    ({"data.timeout": 0.0}, "config.data.timeout: expected above 0, got 0.0"),
+    ({"data.num_workers": -1}, "config.data.num_workers: expected 0 or more, got -1"),
+    ({"profile.num_steps": -1}, "profile.num_steps: expected 0 (no profile) to train"),
+    (
+        {"profile.num_steps": 2, "profile.start_step": 0},
+        "config.profile.start_step: expected 1 to 19999, so that 2 steps end by",
+    ),
+    (
+        {"profile.num_steps": 2, "profile.start_step": 20000},
+        "steps end by training.num_steps (20000), got 20000",
+    ),
+    ({"model.attention_implementation": "flash"}, "one of auto, xla, cudnn, splash,"),
+    # Combinations.
+    ({"model.num_heads": 11}, "num_heads: expected a divisor of model.d_model (768)"),
+    (
+        {"model.block": "llama", "model.num_kv_heads": 5},
+        "num_kv_heads: expected a divisor of model.num_heads (12), got 5",
+    ),
+    (
+        {"model.block": "llama", "model.num_heads": 256},
+        "rotary positions need an even head size, got d_model / num_heads = 3",
+    ),
+    ({"model.num_kv_heads": 4}, "the gpt block has one fused query-key-value map"),
+    (
+        {"model.weights": "layer_table", "model.solver": "rk4"},
+        "rk4 evaluates the field between the grid points, where a layer_table has no",
+    ),
+    (
+        {"model.weights": "layer_table", "model.generate_weights": "per_step"},
+        "a layer_table stores its weights, so there is nothing to generate per_step",
+    ),
+    ({"model.chain_norms": True}, "a trait of the released llama block"),
+    ({"model.stabilisers.residuals": 1.0}, "is config.model.stabilisers.residual"),
+    ({"model.tied_head": True}, "tied_head: the gpt block's head always is; leave it"),
+    ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),
+    ({"model.rope_scaling": "yarn"}, "one of none, linear, llama3, got 'yarn'"),
+    ({"model.rope_factor": 0.5}, "config.model.rope_factor: expected 1 or more, got"),
+    ({"model.rope_original_len": 0}, "rope_original_len: expected 1 or more, got 0"),
+    (
+        {"model.rope_high_turns": 1.0},
+        "rope_high_turns: expected above model.rope_low_turns (1.0), got 1.0",
+    ),
+    (
+        {"model.remat": "save_weights"},
+        "save_weights saves weights that a step generates; set model.generate_weights",
+    ),
+    (
+        {"optimizer.nu_dtype": "bfloat16", "optimizer.b2": 0.999},
+        "nu_dtype: expected float32 with b2 above 0.99 (in bfloat16 a decay of 1 - b2",
+    ),
+    (
+        {"training.depth_grid": "random"},
+        "one of fixed, jittered, shifted, got 'random'",
+    ),
+    (
+        {"training.depth_grid": "jittered", "model.weights": "layer_table"},
+        "depth_grid: jittered needs weights between the layers, where a layer_table",
+    ),
+    (
+        {"training.depth_steps": "6,0"},
+        "depth_steps: expected whole numbers of 1 or more, separated by commas, or",
+    ),
+    (
+        {"training.depth_steps": "6,"},
+        "depth_steps: expected whole numbers of 1 or more",
+    ),
+    (
+        {"training.depth_steps": "6,12", "model.weights": "layer_table"},
+        "depth_steps: 6,12 are other depths than the one that a layer_table has",
+    ),
+    ({"finetune.num_steps": -1}, "num_steps: expected 0 (the model stays as it is) or"),
+    (
+        {"finetune.num_steps": 9},
+        "9 is for a run that starts from another; name that",
+    ),
+    ({"model.lora_rank": 8}, "config.model.lora_rank: 8 is for a run that starts from"),
+    (
+        {"finetune.base": "runs/x", "finetune.train_embeddings": True},
+        "config.finetune.train_embeddings: without adapters all is trained; set it to",
+    ),
+    (
+        {"training.depth_steps": "2,3", "training.depth_steps_from": 1.5},
+        "training.depth_steps_from: expected in [0, 1], got 1.5",
+    ),
+    (
+        {"training.depth_steps_from": 0.5},
+        "depth_steps_from: expected 0 without training.depth_steps, got 0.5",
+    ),
+    (
+        {"model.time_pieces": 5},
+        "model.time_pieces: expected 0 (W(t) is a curve) or model.num_layers (12), got",
+    ),
+    (
+        {"training.depth_grid": "shifted", "model.time_pieces": 12},
+        "depth_grid: shifted steps would cross the pieces of depth on which W(t) is",
+    ),
+    (
+        {"training.per_device_batch_size": -1},
+        "per_device_batch_size: expected 0 (all) or more, got -1",
+    ),
+]
+RANGES = {
+    "model": "num_layers d_model num_heads vocab_size max_len time_embed_dim "
+    "num_frequencies",
+    "training": "num_steps batch_size loss_chunk max_bad_steps "
+    "log_every eval_every checkpoint_every keep_latest",
+}
+
+
+@pytest.mark.parametrize("changes, message", REFUSALS, ids=lambda x: str(x)[:50])
+def test_refuses(changes, message):
+    with pytest.raises(UserError) as refusal:
+        resolve(with_changes(changes))
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name", [f"{s}.{field}" for s, fields in RANGES.items() for field in fields.split()]
+)
+def test_refuses_zero(name):
+    with pytest.raises(UserError, match=f"^config.{name}: expected 1 or more, got 0$"):
+        resolve(with_changes({name: 0}))
+
+
+def test_default_config_is_locked():
+    with pytest.raises(AttributeError):
+        default_config().model.num_layer = 3
+    with pytest.raises(AttributeError):
+        default_config().modle = 3
+
+
+def test_round_trip():
+    changed = resolve(with_changes({"seed": 3, "model.block": "llama"}))
+    assert changed != Config()
+    assert resolve(to_config_dict(changed)) == changed
+    assert resolve(default_config()) == Config()
+
+
+def test_whole_numbers_are_taken_for_floats():
+    rate = resolve(with_changes({"optimizer.learning_rate": 1})).optimizer.learning_rate
+    assert (rate, type(rate)) == (1.0, float)
+
+
+def test_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().model.d_model = 3
+
+
+def test_differences_names_each_changed_field_once():
+    changes = {
+        "seed": 7,
+        "model.solver": "lie_trotter",
+        "model.stabilisers.norm": "post",
+        "optimizer.b2": 0.9,
+    }
+    assert differences(Config(), resolve(with_changes(changes))) == [
+        "seed: 0 -> 7",
+        "model.solver: 'euler' -> 'lie_trotter'",
+        "model.stabilisers.norm: 'pre' -> 'post'",
+        "optimizer.b2: 0.95 -> 0.9",
+    ]
+    assert differences(Config(), Config()) == []
+
+
+@pytest.mark.parametrize(
+    "changes, interval, step_size",
+    [
+        ({}, 1.0, 1 / 12),
+        ({"weights": "layer_table"}, 12.0, 1.0),
+        ({"weights": "layer_table", "solver": "lie_trotter"}, 12.0, 1.0),
+        ({"solver": "strang"}, 12.0, 1.0),
+        ({"weights": "shared"}, 1.0, 1 / 12),
+        ({"solver": "rk4", "horizon": 6.0}, 6.0, 0.5),
+    ],
+    ids=str,
+)
+def test_depth_interval(changes, interval, step_size):
+    model = resolve(with_changes({f"model.{k}": v for k, v in changes.items()})).model
+    assert (model.interval, model.step_size) == (interval, step_size)
+    assert model.at_depth(24).interval == interval
+    assert model.at_depth(24).step_size == interval / 24
+
+
+def test_depths_of_training():
+    config = resolve(with_changes({"training.depth_steps": "8,12,12"}))
+    assert config.depths == (8, 12, 12)
+    assert config.at_depth(8).model == config.model.at_depth(8)
+    assert Config().depths == (12,) and Config().at_depth(12) == Config()

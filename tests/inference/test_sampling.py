@@ -1,0 +1,139 @@
+"""Choosing a token, against numpy and against the wanted frequencies."""
+
+import jax
+import numpy as np
+import pytest
+
+from diffeq_former.errors import UserError
+from diffeq_former.inference.sampling import (
+    Rule,
+    Sampling,
+    keep_top_k,
+    keep_top_p,
+    probabilities,
+    sample,
+)
+
+V = 12
+
+
+@pytest.fixture(scope="module")
+def logits_BV():
+    return np.random.default_rng(0).normal(0, 2, (5, V)).astype(np.float32)
+
+
+def softmax(logits_V):
+    weights_V = np.exp(logits_V.astype(np.float64) - logits_V.max())
+    return weights_V / weights_V.sum()
+
+
+def fewest_with_mass(logits_V, p):
+    """By trying every number of the most likely tokens."""
+    p_V = softmax(logits_V)
+    order = sorted(range(len(p_V)), key=lambda v: -p_V[v])
+    for count in range(1, len(order) + 1):
+        if p_V[order[:count]].sum() >= p:
+            return set(order[:count])
+    raise AssertionError
+
+
+def kept(logits_BV):
+    return [set(np.flatnonzero(np.isfinite(row_V))) for row_V in logits_BV]
+
+
+@pytest.mark.parametrize("k", [1, 3, V, V + 5])
+def test_top_k_keeps_the_k_most_likely(logits_BV, k):
+    ours_BV = np.asarray(jax.jit(keep_top_k, static_argnums=1)(logits_BV, k))
+    expected = [set(np.argsort(-row_V)[:k]) for row_V in logits_BV]
+    assert kept(ours_BV) == expected
+    finite_BV = np.isfinite(ours_BV)
+    np.testing.assert_array_equal(ours_BV[finite_BV], logits_BV[finite_BV])
+
+
+def test_top_k_keeps_k_of_equal_logits():
+    assert kept(keep_top_k(np.zeros((2, V), np.float32), 4)) == [{0, 1, 2, 3}] * 2
+
+
+jitted_top_p = jax.jit(keep_top_p)
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.3, 0.6, 0.9, 0.999])
+def test_top_p_keeps_the_fewest_tokens_with_that_mass(logits_BV, p):
+    ours_BV = np.asarray(jitted_top_p(logits_BV, p))
+    assert kept(ours_BV) == [fewest_with_mass(row_V, p) for row_V in logits_BV]
+    finite_BV = np.isfinite(ours_BV)
+    np.testing.assert_array_equal(ours_BV[finite_BV], logits_BV[finite_BV])
+
+
+def test_top_p_stops_where_the_mass_is_reached():
+    """Masses that float32 adds up without error: 1/2, 1/4, 1/8, 1/8."""
+    logits_BV = np.log(np.array([[0.125, 0.5, 0.125, 0.25]], np.float32))
+    assert kept(jitted_top_p(logits_BV, 0.5)) == [{1}]
+    assert kept(jitted_top_p(logits_BV, 0.51)) == [{1, 3}]
+
+
+DRAWS = 40_000
+LOGITS_BV = np.log(np.tile(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32), (DRAWS, 1)))
+
+
+@jax.jit
+def draw(key, logits_BV, rule):
+    """A token for each row, and the probabilities that it is drawn with."""
+    keys_B = jax.random.split(key, DRAWS)
+    return sample(keys_B, logits_BV, rule), probabilities(logits_BV[:1], rule)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), [0.4, 0.3, 0.2, 0.1]),
+        (Sampling(temperature=0.5), [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
+        (Sampling(top_k=2), [4 / 7, 3 / 7, 0, 0]),
+        (Sampling(top_p=0.75), [4 / 9, 3 / 9, 2 / 9, 0]),
+        (Sampling(top_k=3, top_p=0.75), [4 / 7, 3 / 7, 0, 0]),  # of 9/9, 7/9 suffice
+        (Sampling(temperature=0), [1, 0, 0, 0]),
+        (Sampling(temperature=1e-30), [1, 0, 0, 0]),
+        (Sampling(temperature=1e-300), [1, 0, 0, 0]),  # zero in float32
+        (Sampling(top_p=1e-300), [1, 0, 0, 0]),
+        (Sampling(top_k=1), [1, 0, 0, 0]),
+    ],
+    ids=str,
+)
+def test_frequencies(sampling, expected):
+    tokens_B, [wanted_V] = draw(jax.random.key(1), LOGITS_BV, Rule.of([sampling]))
+    assert tokens_B.dtype == np.int32
+    np.testing.assert_allclose(wanted_V, expected, rtol=0, atol=1e-6)
+    frequencies = np.bincount(tokens_B, minlength=4) / DRAWS
+    deviation = np.sqrt(np.array(expected) * (1 - np.array(expected)) / DRAWS)
+    assert (np.abs(frequencies - expected) <= 4 * deviation).all()
+
+
+def test_a_program_serves_all_numbers_of_a_kind():
+    """Rows of one call have each their own temperature and top_p."""
+    samplings = [Sampling(t, 0, p) for t, p in ((0.5, 0.99), (1.0, 0.75), (2.0, 0.5))]
+    logits_BV = LOGITS_BV[:3]
+    program = jax.jit(lambda *arguments: probabilities(*arguments))
+    together_BV = program(logits_BV, Rule.of(samplings))
+    for sampling, p_V in zip(samplings, together_BV, strict=True):
+        alone_BV = program(logits_BV, Rule.of([sampling] * 3))
+        np.testing.assert_array_equal(alone_BV, np.tile(p_V, (3, 1)))
+    assert program._cache_size() == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"temperature": -0.1}, "temperature: expected 0 (greedy) or more, got -0.1"),
+        ({"temperature": float("nan")}, "temperature: expected 0 (greedy) or more"),
+        ({"temperature": float("inf")}, "temperature: expected 0 (greedy) or more"),
+        ({"top_k": -1}, "top_k: expected 0 (all tokens) or more, got -1"),
+        ({"top_p": 0.0}, "top_p: expected 0 < top_p <= 1, got 0.0"),
+        ({"top_p": 1.5}, "top_p: expected 0 < top_p <= 1, got 1.5"),
+        ({"top_p": float("nan")}, "top_p: expected 0 < top_p <= 1"),
+    ],
+    ids=str,
+)
+def test_values_outside_their_range(wrong, message):
+    with pytest.raises(UserError) as raised:
+        Sampling(**wrong)
+    assert message in str(raised.value)

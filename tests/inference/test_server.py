@@ -1,0 +1,294 @@
+"""The protocol over real connections, against texts that no server has seen."""
+
+import concurrent.futures
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from diffeq_former.inference import server
+
+PROMPT, GREEDY = "The list", {"temperature": 0}
+
+
+def choices(answer):
+    return [(c["text"], c["finish_reason"]) for c in answer["choices"]]
+
+
+def test_a_text(served, complete):
+    status, answer = complete(model="tiny", prompt=PROMPT, **GREEDY)
+    assert status == 200
+    assert choices(answer) == [(*served.texts([PROMPT], temperature=0.0), "length")]
+    assert answer["object"] == "text_completion" and answer["model"] == "tiny"
+    assert answer["choices"][0]["index"] == 0
+    assert answer["usage"] == {
+        "prompt_tokens": 8,
+        "completion_tokens": 16,
+        "total_tokens": 24,
+    }
+
+
+def test_several_prompts_and_choices(served, complete):
+    """Choice number i, of all of them, draws with seed + i."""
+    options = {"temperature": 1.2, "top_p": 0.9, "max_tokens": 9}
+    _, answer = complete(prompt=["ab", "c"], n=2, seed=2**32 - 1, **options)
+    sampling = {"temperature": 1.2, "top_p": 0.9, "max_new_tokens": 9}
+    seeds = (("ab", 2**32 - 1), ("ab", 0), ("c", 1), ("c", 2))
+    expected = [served.texts([p], seed=seed, **sampling)[0] for p, seed in seeds]
+    assert [c["text"] for c in answer["choices"]] == expected
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]
+    assert len(set(expected)) == 4
+
+
+def test_token_ids_are_prompts(complete):
+    ids = list(PROMPT.encode())
+    _, answer = complete(prompt=[ids, [97], [98]], **GREEDY)
+    _, as_texts = complete(prompt=[PROMPT, "a", "b"], **GREEDY)
+    assert choices(answer) == choices(as_texts)
+    _, answer = complete(prompt=ids, **GREEDY)
+    assert choices(answer) == choices(as_texts)[:1]
+
+
+def test_a_stop_string_ends_the_text(served, complete):
+    [whole] = served.texts([PROMPT], temperature=0.0)
+    stop = whole[6:8]
+    _, answer = complete(prompt=PROMPT, stop=stop, **GREEDY)
+    assert choices(answer) == [(whole.partition(stop)[0], "stop")]
+    assert answer["usage"]["completion_tokens"] < 16
+    assert (
+        complete(prompt=PROMPT, stop=["no such", stop], **GREEDY)[1]["choices"]
+        == (answer["choices"])
+    )
+
+
+def test_echo_puts_the_prompt_before(served, complete):
+    [text] = served.texts([PROMPT], temperature=0.0)
+    _, answer = complete(prompt=PROMPT, echo=True, **GREEDY)
+    assert choices(answer) == [(PROMPT + text, "length")]
+
+
+def test_a_stream_is_the_same_text(complete):
+    fields = {"prompt": ["ab", "c", ""], "max_tokens": 20, "seed": 4}
+    _, answer = complete(**fields)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    status, [*events, last, done] = complete(**fields, **options)
+    assert (status, done) == (200, "[DONE]")
+    assert (last["choices"], last["usage"]) == ([], answer["usage"])
+    for choice in answer["choices"]:
+        parts = [
+            c for e in events for c in e["choices"] if c["index"] == choice["index"]
+        ]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        reasons = [part["finish_reason"] for part in parts]
+        assert reasons == [None] * (len(parts) - 1) + [choice["finish_reason"]]
+    assert len(events) > 2, "nothing was streamed"
+    assert len({event["id"] for event in [*events, last]}) == 1
+
+
+def test_without_a_seed_each_text_is_another(complete):
+    texts = {complete(prompt="a")[1]["choices"][0]["text"] for _ in range(3)}
+    assert len(texts) == 3
+
+
+def test_requests_at_one_time(served, complete):
+    """Each gets what it would get alone, whatever goes with it."""
+    fields = [
+        {"prompt": "ab" * i, "temperature": i % 3 / 2, "seed": i, "max_tokens": 3 + i}
+        for i in range(4)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda f: complete(**f), fields))
+    for field, (status, answer) in zip(fields, answers, strict=True):
+        options = {"temperature": field["temperature"], "seed": field["seed"]}
+        [text] = served.texts(
+            [field["prompt"]], max_new_tokens=field["max_tokens"], **options
+        )
+        assert (status, answer["choices"][0]["text"]) == (200, text)
+
+
+def test_models_and_health(ask):
+    assert ask("/health") == (200, {"status": "ok"})
+    status, answer = ask("/v1/models?after=1")
+    assert (status, answer["object"], answer["data"][0]["id"]) == (200, "list", "tiny")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "words"),
+    [
+        ({"prompt": None}, "prompt", "expected a string, a list of strings"),
+        ({"prompt": []}, "prompt", "expected a string, a list of strings"),
+        ({"prompt": {"a": 1}}, "prompt", "expected a string, a list of strings"),
+        ({"prompt": ["a", 5]}, "prompt", "token ids below 257"),
+        ({"prompt": ["a", []]}, "prompt", "token ids below 257"),
+        ({"prompt": [5, 257]}, "prompt", "token ids below 257"),
+        ({"prompt": [-1]}, "prompt", "token ids below 257"),
+        ({"prompt": [True]}, "prompt", "token ids below 257"),
+        ({"prompt": "\ud800"}, "prompt", "half a surrogate pair"),
+        ({"prompt": "a" * 2040}, "max_tokens", "more than the model's max_len of 2048"),
+        ({"max_tokens": 2048}, "max_tokens", "more than the model's max_len of 2048"),
+        ({"max_tokens": 0}, "max_tokens", "expected an integer from 1 to"),
+        ({"max_tokens": 1.5}, "max_tokens", "expected an integer from 1 to"),
+        ({"max_tokens": True}, "max_tokens", "expected an integer from 1 to"),
+        ({"temperature": -1}, "temperature", "expected 0 (greedy) or more"),
+        ({"temperature": "hot"}, "temperature", "expected a number, got 'hot'"),
+        ({"temperature": 10**400}, "temperature", "expected a number"),
+        ({"top_p": 0}, "top_p", "expected 0 < top_p <= 1"),
+        ({"top_p": 2}, "top_p", "expected 0 < top_p <= 1"),
+        ({"n": 0}, "n", "expected an integer from 1 to 64"),
+        ({"n": 33, "prompt": ["a", "b"]}, "n", "at most 64 choices in all"),
+        ({"stop": ""}, "stop", "expected strings of one character or more"),
+        ({"stop": [1]}, "stop", "expected a string or a list of strings"),
+        ({"stop": 3}, "stop", "expected a string or a list of strings"),
+        ({"seed": "x"}, "seed", "expected an integer from"),
+        ({"seed": 2**64}, "seed", "expected an integer from"),
+        ({"stream": 1}, "stream", "expected true or false, got 1"),
+        ({"echo": "yes"}, "echo", "expected true or false"),
+        ({"stream_options": {"other": 1}}, "stream_options", "for a stream"),
+        ({"logprobs": 3}, "logprobs", "is not supported; leave it out"),
+        ({"best_of": 3}, "best_of", "is not supported; leave it out"),
+        ({"suffix": "x"}, "suffix", "is not supported; leave it out"),
+        ({"frequency_penalty": 1}, "frequency_penalty", "is not supported"),
+        ({"max_token": 3}, "max_token", "there is no such field"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_wrong_requests(complete, wrong, field, words, stream):
+    status, answer = complete(**({"prompt": "a", "stream": stream} | wrong))
+    assert (status, answer["error"]["param"]) == (400, field), answer
+    assert answer["error"]["message"].startswith(field)
+    assert words in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[1]", b"\xff", b'{"prompt": "a", "seed": NaN}', b"[" * 100_000],
+    ids=lambda body: str(body[:20]),
+)
+def test_bodies_that_are_no_request(ask, body):
+    status, answer = ask("/v1/completions", body)
+    assert status == 400 and "the body" in answer["error"]["message"]
+
+
+def test_another_model(complete):
+    status, answer = complete(prompt="a", model="gpt-4")
+    assert (status, answer["error"]["param"]) == (404, "model")
+    assert answer["error"]["code"] == "model_not_found"
+
+
+def test_unknown_paths_and_methods(ask):
+    for path in ("/", "/v1", "/v1/completions/", "/v1/chat/completions"):
+        status, answer = ask(path, {"prompt": "a"})
+        assert status == 404 and path in answer["error"]["message"]
+    for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        status, answer = ask("/v1/completions", method=method)
+        assert (status, answer["error"]["message"]) == (405, "the method is POST")
+    assert ask("/health", {"a": 1})[0] == 405
+    assert ask("/health", method="HEAD") == (405, None)
+    status, answer = ask("/health", method="BREW")
+    assert status == 501 and "BREW" in answer["error"]["message"]
+
+
+def test_a_body_that_is_too_large(ask):
+    body = json.dumps({"prompt": "a" * server.LONGEST_BODY}).encode()
+    status, answer = ask("/v1/completions", body)
+    assert status == 413 and "4194304 bytes" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("request_lines", "status"),
+    [
+        ("POST /v1/completions HTTP/1.1", "411"),
+        ("POST /v1/completions HTTP/1.1\r\nContent-Length: -1", "400"),
+        ("POST /v1/completions HTTP/1.1\r\nContent-Length: 1e3", "400"),
+        ("no request at all", "400"),
+        ("GET /" + "a" * 65_600 + " HTTP/1.1", "414"),
+    ],
+    ids=lambda x: x[-30:],
+)
+def test_wrong_http(served, request_lines, status):
+    with connected(served) as connection:
+        connection.sendall((request_lines + "\r\n\r\n").encode())
+        answer = connection.makefile("rb").read().decode()
+    assert f" {status} " in answer.splitlines()[0] and '"error"' in answer
+
+
+def connected(served):
+    host, port = served.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=600)
+
+
+def test_a_client_that_leaves_frees_the_worker(served, complete, monkeypatch):
+    fields = {"prompt": "a", "max_tokens": 240, **GREEDY}
+    whole = complete(**fields)[1]
+    assert whole["usage"]["completion_tokens"] == 240, "another text is needed"
+    left, run = threading.Event(), served.generator.run
+
+    def run_slowly(weights, rows, eot, watch):
+        def watch_slowly(*seen):
+            if len(rows[0].new) > 8:
+                assert left.wait(timeout=60)
+                time.sleep(0.02)  # a connection's end is seen by the next writes
+            return watch(*seen)
+
+        run(weights, rows, eot, watch_slowly)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.generator, "run", run_slowly)
+        body = json.dumps(fields | {"stream": True})
+        with connected(served) as connection:
+            connection.sendall(
+                f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(body)}"
+                f"\r\n\r\n{body}".encode()
+            )
+            assert connection.recv(1000)
+            # A run is counted when it ends, as the one before has by now.
+            before = served.generator.num_new
+        left.set()
+        assert complete(prompt="a", max_tokens=1)[0] == 200
+    assert served.generator.num_new - before < 200
+
+
+def test_a_client_that_says_nothing_holds_nobody_up(served, complete):
+    with connected(served), connected(served) as half:
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Len")
+        assert complete(prompt="a", max_tokens=1)[0] == 200
+
+
+def test_a_failure_is_a_500_and_the_next_request_is_answered(
+    served, complete, monkeypatch, capsys
+):
+    def fail(*_):
+        raise RuntimeError("out of\nmemory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.generator, "run", fail)
+        for stream in (False, True):
+            status, answer = complete(prompt="a", stream=stream)
+            assert (status, answer["error"]["type"]) == (500, "server_error")
+    failed = "a request failed: RuntimeError: out of memory\n"
+    assert capsys.readouterr().err == 2 * failed
+    assert complete(prompt="a")[0] == 200
+
+
+def test_a_failure_within_a_stream_ends_it_with_an_error(
+    served, complete, monkeypatch, capsys
+):
+    run = served.generator.run
+
+    def fail(weights, rows, eot, watch):
+        def watch_twice(row, tokens, ended):
+            if len(tokens) > 8:
+                raise RuntimeError("late")
+            return watch(row, tokens, ended)
+
+        run(weights, rows, eot, watch_twice)
+
+    monkeypatch.setattr(served.generator, "run", fail)
+    status, [first, last] = complete(prompt="a", stream=True, **GREEDY)
+    assert status == 200 and first["choices"][0]["text"]
+    assert last["error"]["message"] == "generation failed"
+    assert capsys.readouterr().err == "a request failed: RuntimeError: late\n"
