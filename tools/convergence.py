@@ -39,7 +39,6 @@ flags.adopt_module_key_flags(mesh_flags)
 def main() -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.distributed.mesh import layout, make_mesh
-    from diffeq_former.models.stabilisers import POST
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
@@ -51,7 +50,7 @@ def main() -> None:
             f"{_WORKDIR.value} is a layer_table, which is no flow: it has no weights"
             " between its layers; use a run with other model.weights"
         )
-    if own.model.stabilisers.residual != 1 or own.model.stabilisers.norm == POST:
+    if own.model.stabilisers.residual != 1 or own.model.stabilisers.norm == "post":
         raise UserError(
             f"{_WORKDIR.value} has {own.model.stabilisers}, with which its steps near"
             " no flow; use a run with residual 1, and norm pre or none"

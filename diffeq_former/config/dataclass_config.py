@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import typing
 
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_member
 
 
 def build(cls: type, values: dict, path: str):
@@ -32,6 +32,21 @@ def build(cls: type, values: dict, path: str):
     return cls(**made)
 
 
+def check_members(settings, within: str = "") -> None:
+    """Raises UserError for a value that is not among those of its `Literal` type.
+
+    Args:
+      settings: A dataclass, whose sections are checked too.
+      within: The name of the section it is, followed by a dot.
+    """
+    for field, kind in typing.get_type_hints(type(settings)).items():
+        value, name = getattr(settings, field), within + field
+        if dataclasses.is_dataclass(kind):
+            check_members(value, f"{name}.")
+        elif typing.get_origin(kind) is typing.Literal:
+            require_member(name, value, typing.get_args(kind))
+
+
 def differences(old, new) -> list[str]:
     """Lines `section.field: old -> new`, for the fields that differ."""
     before, after = (flatten(dataclasses.asdict(one)) for one in (old, new))
@@ -56,6 +71,8 @@ def flatten(values: dict, within: str = "") -> dict:
 
 
 def _checked(kind: type, value: object, name: str):
+    if typing.get_origin(kind) is typing.Literal:
+        kind = str
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

@@ -1,34 +1,14 @@
 """Which model settings fit together, and why others do not."""
 
-from diffeq_former.config import ModelConfig
-from diffeq_former.errors import UserError, require, require_member
-from diffeq_former.models.attention_kernels import IMPLEMENTATIONS
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.lora import linear_names, unknown_targets
-from diffeq_former.models.positions import ROPE_SCALINGS
-from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
-from diffeq_former.models.stabilisers import NORMS, POST, PRE
-from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.config.dataclass_config import check_members
+from diffeq_former.config.schema import SAVE_WEIGHTS, ModelConfig
+from diffeq_former.errors import UserError, require
 from diffeq_former.ode.solvers import SOLVERS, is_splitting
-
-_MEMBERS = {
-    "block": BLOCKS,
-    "weights": SOURCES,
-    "solver": SOLVERS,
-    "remat": POLICIES,
-    "time_mlp": ("per_weight", "shared"),
-    "initialization": ("unit", "authors"),
-    "generate_weights": ("tabulated", "per_step"),
-    "dtype": ("bfloat16", "float32"),
-    "attention_implementation": IMPLEMENTATIONS,
-    "rope_scaling": ROPE_SCALINGS,
-}
 
 
 def validate_model(c: ModelConfig) -> None:
     """Raises UserError that names the field, what was expected and why."""
-    for field, members in _MEMBERS.items():
-        require_member(f"model.{field}", getattr(c, field), members)
+    check_members(c, "model.")
     for field in (
         "num_layers d_model num_heads vocab_size max_len time_embed_dim num_frequencies"
     ).split():
@@ -84,7 +64,6 @@ def _validate_rotations(c: ModelConfig) -> None:
 def _validate_stabilisers(c: ModelConfig) -> None:
     residual, norm = c.stabilisers.residual, c.stabilisers.norm
     require(0 <= residual <= 1, "model.stabilisers.residual", "in [0, 1]", residual)
-    require_member("model.stabilisers.norm", norm, NORMS)
     once = SOLVERS[c.solver].acts_once
     if residual != 1 and not once:
         raise UserError(
@@ -92,13 +71,13 @@ def _validate_stabilisers(c: ModelConfig) -> None:
             " state in one step, which only a residual connection of 1 keeps apart; use"
             " 1, or model.solver euler or lie_trotter"
         )
-    if norm == POST and not (once and is_splitting(c.solver)):
+    if norm == "post" and not (once and is_splitting(c.solver)):
         raise UserError(
             f"config.model.stabilisers.norm: {norm} normalises the state after each"
             f" term, where {c.solver} has not one substep a term; use pre or none, or"
             " model.solver lie_trotter"
         )
-    if c.chain_norms and norm != PRE:
+    if c.chain_norms and norm != "pre":
         raise UserError(
             "config.model.chain_norms: it chains the norms of the terms' inputs, of"
             f" which model.stabilisers.norm {norm} has none; use pre, or set it to"
@@ -132,22 +111,4 @@ def _validate_combination(c: ModelConfig) -> None:
         raise UserError(
             f"config.model.remat: {c.remat} saves weights that a step generates; set "
             "model.generate_weights to per_step, or another remat"
-        )
-
-
-def validate_adapters(c: ModelConfig) -> None:
-    """The same of adapters, for a model that is complete."""
-    if not c.lora_rank:
-        return
-    if c.weights != "layer_table":
-        raise UserError(
-            "config.model.lora_rank: adapters belong to the layers of a layer_table,"
-            f" got model.weights {c.weights}; use finetune.base, which cuts a run into"
-            " layers, or 0"
-        )
-    units = BLOCKS[c.block].units(c)
-    if unknown := unknown_targets(c, units):
-        raise UserError(
-            f"config.model.lora_targets: {unknown[0]!r} is no linear map of the"
-            f" {c.block} block, which has {', '.join(linear_names(units))}"
         )

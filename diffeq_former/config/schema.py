@@ -1,16 +1,15 @@
-"""Every setting, with its default, once: frozen dataclasses and the way into them.
-
-A file in configs/ starts from `default_config()`, a locked ConfigDict with all the
-fields below, and changes some; the command line overrides others; `resolve()` turns
-the result into an immutable `Config`. Functions take only the section they need.
-"""
+"""Every setting with its default, as frozen dataclasses."""
 
 import dataclasses
+from typing import Literal
 
-from ml_collections import ConfigDict
-
-from diffeq_former.config.dataclass_config import build
 from diffeq_former.ode.solvers import is_splitting
+
+# Policies that save the weights which a step generates for itself.
+SAVE_WEIGHTS = ("save_weights", "save_attention_and_weights")
+RematPolicy = Literal[
+    "none", "full", "dots", "save_attention", "save_terms", *SAVE_WEIGHTS
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,16 +17,21 @@ class Stabilisers:
     """What keeps the state bounded beside the field, see models/stabilisers.py."""
 
     residual: float = 1.0  # x <- residual * x + step * term: 1 on, 0 off
-    norm: str = "pre"  # of each term's input; post: of the state after it; none
+    # Of each term's input; of the state after it; of neither.
+    norm: Literal["pre", "post", "none"] = "pre"
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """What is computed. Zero means "derived", see the property of the same idea."""
 
-    block: str = "gpt"  # the vector field's terms: gpt | llama
-    weights: str = "hypernetwork"  # hypernetwork | layer_table | shared
-    solver: str = "euler"  # euler | lie_trotter | strang | midpoint | heun | rk4
+    block: Literal["gpt", "llama"] = "gpt"  # the vector field's two terms
+    # Where the weights at time t come from.
+    weights: Literal["hypernetwork", "layer_table", "shared"] = "hypernetwork"
+    # How depth is integrated.
+    solver: Literal["euler", "lie_trotter", "strang", "midpoint", "heun", "rk4"] = (
+        "euler"
+    )
     num_layers: int = 12  # steps of the solver over the depth interval
     d_model: int = 768  # width of the state
     num_heads: int = 12  # of attention; each has d_model / num_heads entries
@@ -43,30 +47,30 @@ class ModelConfig:
     num_frequencies: int = 128  # S: sinusoids; features(t) has 2S + 1 entries
     time_scale: float = 1000.0  # the fastest sinusoid is sin(time_scale * t)
     time_pieces: int = 0  # W(t) is constant on so many parts of depth; 0: a curve
-    time_mlp: str = (
-        "per_weight"  # per_weight | shared: one MLP a weight, or one for all
-    )
-    initialization: str = "unit"  # unit: u(t) has length 1 | authors: as released
-    generate_weights: str = (
-        "tabulated"  # tabulated: once a step | per_step: in the scan
-    )
+    time_mlp: Literal["per_weight", "shared"] = "per_weight"  # shared: one for all
+    # unit: u(t) has length 1; authors: as released.
+    initialization: Literal["unit", "authors"] = "unit"
+    # tabulated: once per optimizer step; per_step: inside the scan over depth.
+    generate_weights: Literal["tabulated", "per_step"] = "tabulated"
     # Numerics.
-    dtype: str = "bfloat16"  # of activations and tables; parameters are float32
+    # Of activations and tables; parameters are float32.
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
     norm_eps: float = 1e-5  # added to the variance in norms
     rope_base: float = 10000.0  # llama: the slowest rotation is about 1 / rope_base
     # Llama for sequences longer than it was first trained on, see models/positions.py.
-    rope_scaling: str = "none"  # none | linear | llama3
+    rope_scaling: Literal["none", "linear", "llama3"] = "none"
     rope_factor: float = 1.0  # by which rotations are slowed
     rope_original_len: int = 8192  # llama3: the longest sequence before
     rope_low_turns: float = 1.0  # llama3: fewer turns over that length are slowed
     rope_high_turns: float = 4.0  # llama3: more turns are kept
     chain_norms: bool = False  # llama as released, see models/llama.py
-    # The kernel over whole sequences: auto | xla | cudnn (NVIDIA GPUs) | splash (TPUs).
-    attention_implementation: str = "auto"  # the fused one where it can be had, or xla
+    # The kernel over whole sequences: cudnn on NVIDIA GPUs, splash on TPUs; auto takes
+    # the fused one where there is one, and xla elsewhere.
+    attention_implementation: Literal["auto", "xla", "cudnn", "splash"] = "auto"
     # Regularisation and memory.
     dropout: float = 0.0  # on the embeddings and on each term of the field
     attention_dropout: float = 0.0  # on the attention probabilities
-    remat: str = "none"  # a name in models/remat.py: none | full | dots | save_...
+    remat: RematPolicy = "none"  # what the backward pass computes again
     document_masking: bool = False  # no attention across end-of-text tokens
     end_of_text: int = -1  # its token id; filled in from the dataset
     # Adapters of low rank on linear maps of a layer_table, see models/lora.py.
@@ -129,18 +133,20 @@ class OptimizerConfig:
     """AdamW, its schedule, and a learning-rate multiplier for each parameter group."""
 
     learning_rate: float = 6e-4  # at its peak
-    schedule: str = "cosine"  # constant | linear | cosine | wsd
+    # After the warm-up; see training/schedules.py.
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
     warmup_fraction: float = 0.01  # of the steps, linear from 0
     decay_fraction: float = 0.2  # of the steps: the last part of wsd
     final_fraction: float = 0.1  # of learning_rate, where cosine, linear and wsd end
     b1: float = 0.9  # decay of Adam's mean of gradients
     b2: float = 0.95  # decay of Adam's mean of squared gradients
     eps: float = 1e-8  # added to the root of the latter
-    mu_dtype: str = "float32"  # in which the mean is kept: float32 | bfloat16
-    nu_dtype: str = "float32"  # and the mean of squares
+    mu_dtype: Literal["float32", "bfloat16"] = "float32"  # of the mean
+    nu_dtype: Literal["float32", "bfloat16"] = "float32"  # of the mean of squares
     factored_bank: bool = False  # mean of squares of the bank: by rows and columns only
     weight_decay: float = 0.1  # times the learning rate, each step
-    decay_mask: str = "matrices"  # matrices | embeddings (as released) | all
+    # What decays: matrices; embeddings too, as released; all parameters.
+    decay_mask: Literal["matrices", "embeddings", "all"] = "matrices"
     clip_norm: float = 1.0  # 0: no clipping
     bank_multiplier: float = 1.0  # of F_e in W(t) = sum_e u_e(t) F_e + B, and of f_e
     base_multiplier: float = 1.0  # of B, and of the weights of the other sources
@@ -157,8 +163,9 @@ class TrainingConfig:
     batch_size: int = 512  # sequences an optimizer step, over all devices
     # Fewer than a device's share of the batch: gradients are accumulated.
     per_device_batch_size: int = 0  # sequences that it computes at once; 0: its share
-    # Drawn anew each optimizer step, so that W(t) is trained at all t, see ode/grid.py.
-    depth_grid: str = "fixed"  # fixed | jittered | shifted
+    # Sampled anew each optimizer step unless fixed, so that W(t) is trained at all t,
+    # see ode/grid.py.
+    depth_grid: Literal["fixed", "jittered", "shifted"] = "fixed"
     depth_steps: str = ""  # as 6,8,8,12: one drawn each step; else model.num_layers
     depth_steps_from: float = 0.0  # of num_steps: before this part nothing is drawn
     loss_chunk: int = 256  # positions of each sequence whose logits exist at once
@@ -239,27 +246,3 @@ class Config:
     def deepest(self) -> "Config":
         """Of the costliest steps of training, which the memory must hold."""
         return self.at_depth(max(self.all_depths))
-
-
-def default_config() -> ConfigDict:
-    """All fields with their defaults, locked: unknown keys are refused."""
-    return to_config_dict(Config())
-
-
-def to_config_dict(config: Config) -> ConfigDict:
-    return ConfigDict(dataclasses.asdict(config)).lock()
-
-
-def resolve(config: ConfigDict | dict) -> Config:
-    """Checks and freezes a configuration.
-
-    Raises:
-      UserError: for an unknown key (with the nearest known one), a value of the
-        wrong type, or a combination that makes no sense (with the reason).
-    """
-    from diffeq_former.config.validation import validate
-
-    values = config.to_dict() if isinstance(config, ConfigDict) else config
-    resolved = build(Config, values, "config")
-    validate(resolved)
-    return resolved

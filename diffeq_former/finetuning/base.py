@@ -8,13 +8,13 @@ from jax.sharding import Mesh
 
 from diffeq_former import config as configs
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.config.model_validation import validate_adapters
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.lora import linear_names, unknown_targets
 from diffeq_former.training import run_directory, state, trainable
 from diffeq_former.training.state import TrainState
 
@@ -48,6 +48,29 @@ def complete(config: Config, workdir: Path, dataset: Dataset) -> Config:
     model = _joined(config.model, decided, base)
     validate_adapters(model)
     return configs.resolve(dataclasses.asdict(dataclasses.replace(config, model=model)))
+
+
+def validate_adapters(c: ModelConfig) -> None:
+    """Check a resolved model that may have adapters.
+
+    Raises:
+      UserError: for adapters of another source than a layer_table, or of a map that the
+        block does not have.
+    """
+    if not c.lora_rank:
+        return
+    if c.weights != "layer_table":
+        raise UserError(
+            "config.model.lora_rank: adapters belong to the layers of a layer_table,"
+            f" got model.weights {c.weights}; use finetune.base, which cuts a run into"
+            " layers, or 0"
+        )
+    units = BLOCKS[c.block].units(c)
+    if unknown := unknown_targets(c, units):
+        raise UserError(
+            f"config.model.lora_targets: {unknown[0]!r} is no linear map of the"
+            f" {c.block} block, which has {', '.join(linear_names(units))}"
+        )
 
 
 def first_state(config: Config, mesh: Mesh) -> TrainState:

@@ -148,7 +148,6 @@ def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
 
 # (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH; causal, within documents.
 KERNELS = {"xla": _xla, "cudnn": _cudnn, "splash": _splash}
-IMPLEMENTATIONS = ("auto", *KERNELS)
 
 
 def splash(

@@ -1,4 +1,4 @@
-"""Names the axes of activations and tables, for the rules of distributed/sharding_rules.py."""
+"""Names the axes of activations and tables; distributed/sharding_rules.py cuts them."""
 
 import math
 from collections.abc import Callable

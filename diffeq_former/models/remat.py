@@ -3,6 +3,8 @@
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
+from diffeq_former.config.schema import SAVE_WEIGHTS
+
 ATTENTION_OUTPUT = "attention_output"
 FEED_FORWARD_OUTPUT = "feed_forward_output"
 GENERATED_WEIGHTS = "generated_weights"
@@ -19,8 +21,6 @@ POLICIES = {
     "save_weights": _saves(GENERATED_WEIGHTS),
     "save_attention_and_weights": _saves(ATTENTION_OUTPUT, GENERATED_WEIGHTS),
 }
-# These save what only a step that generates its own weights has.
-SAVE_WEIGHTS = ("save_weights", "save_attention_and_weights")
 # Those that save the same of a step that is given its weights.
 WITHOUT_WEIGHTS = dict(zip(SAVE_WEIGHTS, ("full", "save_attention"), strict=True))
 

@@ -16,19 +16,18 @@ import jax
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.units import Norm, Units
 
-PRE, POST, NONE = NORMS = ("pre", "post", "none")
 OF_TERMS = ("norm_1", "norm_2")  # a block's norms: of attention, of feed-forward
 
 
 def with_norms(c: ModelConfig, units: Units) -> Units:
     """The units without norms, where there are none."""
-    keep = c.stabilisers.norm != NONE
+    keep = c.stabilisers.norm != "none"
     return {k: unit for k, unit in units.items() if keep or not isinstance(unit, Norm)}
 
 
 def before_term(c: ModelConfig, norm: Callable, weights: dict, name: str, x_BLD):
     """What a term sees of the state; `norm(c, weights, x_BLD)` is the block's."""
-    return norm(c, weights[name], x_BLD) if c.stabilisers.norm == PRE else x_BLD
+    return norm(c, weights[name], x_BLD) if c.stabilisers.norm == "pre" else x_BLD
 
 
 def after_term(c: ModelConfig, norm: Callable, weights_S: dict) -> dict:
@@ -40,7 +39,7 @@ def after_term(c: ModelConfig, norm: Callable, weights_S: dict) -> dict:
       weights_S: of the step, units with a leading axis of its one stage time.
     """
     options = {"keep": c.stabilisers.residual}
-    if c.stabilisers.norm == POST:
+    if c.stabilisers.norm == "post":
 
         def after(index: int, x):
             weights = jax.tree.map(lambda w: w[0], weights_S[OF_TERMS[index]])

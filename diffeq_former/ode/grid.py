@@ -78,7 +78,6 @@ MOVES = {
     "shifted": lambda key, n: jax.random.uniform(key, (1,), minval=-0.5, maxval=0.5),
 }
 FIXED = "fixed"  # nothing is drawn
-KINDS = (FIXED, *MOVES)
 
 
 def draw(kind: str, key: jax.Array, num_steps: int, nodes: Sequence[float]) -> Grid:

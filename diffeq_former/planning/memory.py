@@ -10,13 +10,13 @@ import dataclasses
 import jax.numpy as jnp
 
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.config.schema import SAVE_WEIGHTS
 from diffeq_former.distributed.sharding_rules import (
     FSDP,
     SEQUENCE,
     TENSOR,
     num_row_shares,
 )
-from diffeq_former.models.remat import SAVE_WEIGHTS
 from diffeq_former.planning import shapes
 from diffeq_former.planning.remat_cost import kept, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches

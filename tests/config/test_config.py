@@ -1,12 +1,27 @@
-"""What config/schema.py accepts, and what it says about what it refuses."""
+"""What the config accepts, and what it says about what it refuses."""
 
 import dataclasses
+import typing
 
 import pytest
 
-from diffeq_former.config import Config, default_config, resolve, to_config_dict
+from diffeq_former.config import (
+    Config,
+    ModelConfig,
+    TrainingConfig,
+    default_config,
+    resolve,
+    to_config_dict,
+)
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.errors import UserError
+from diffeq_former.models.attention_kernels import KERNELS
+from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.positions import ROPE_SCALINGS
+from diffeq_former.models.remat import POLICIES
+from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode.grid import FIXED, MOVES
+from diffeq_former.ode.solvers import SOLVERS
 
 
 def with_changes(changes):
@@ -262,3 +277,20 @@ def test_depths_of_training():
     assert config.depths == (8, 12, 12)
     assert config.at_depth(8).model == config.model.at_depth(8)
     assert Config().depths == (12,) and Config().at_depth(12) == Config()
+
+
+def test_members_are_those_of_the_registries():
+    """The schema stands below the models and names their parts."""
+    registries = {
+        "block": BLOCKS,
+        "weights": SOURCES,
+        "solver": SOLVERS,
+        "remat": POLICIES,
+        "rope_scaling": ROPE_SCALINGS,
+        "attention_implementation": {"auto", *KERNELS},
+    }
+    hints = typing.get_type_hints(ModelConfig)
+    for field, registry in registries.items():
+        assert set(typing.get_args(hints[field])) == set(registry), field
+    grids = typing.get_type_hints(TrainingConfig)["depth_grid"]
+    assert set(typing.get_args(grids)) == {FIXED, *MOVES}

@@ -9,8 +9,9 @@ import pytest
 from cases import TINY, params_of, shapes_of, tokens_of
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.config.model_validation import validate_adapters, validate_model
+from diffeq_former.config.model_validation import validate_model
 from diffeq_former.errors import UserError
+from diffeq_former.finetuning.base import validate_adapters
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.weight_sources import SOURCES

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from cases import TINY, name, on_pieces, params_of, stabilised, tokens_of
 
-from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
+from diffeq_former.config.schema import SAVE_WEIGHTS
+from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.transformer import Transformer
 
 

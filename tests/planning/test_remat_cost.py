@@ -8,9 +8,10 @@ import pytest
 from cases import TINY, shapes_of
 
 from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.config.schema import SAVE_WEIGHTS
 from diffeq_former.distributed.sharding_rules import MESH_AXES
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.remat import POLICIES, SAVE_WEIGHTS
+from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.closed_form import flops_of_step
 from diffeq_former.planning.jaxpr_flops import dot_flops

@@ -13,9 +13,9 @@ from diffeq_former.config import (
 )
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.errors import UserError
-from diffeq_former.models.stabilisers import NORMS
 
 RESIDUALS = (1.0, 0.0, 0.5)
+NORMS = ("pre", "post", "none")
 UNIT, SCALED = STEPS = ("1", "1/L")
 
 
