@@ -18,7 +18,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from diffeq_former import cli
-from diffeq_former.distributed import startup
+from diffeq_former.cli import process_flags
 from diffeq_former.training.preemption import StopRequest
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
@@ -27,7 +27,7 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
     "allow_config_change", False, "Go on with a run whose config was another one."
 )
 flags.mark_flag_as_required("config")
-flags.adopt_module_key_flags(startup)
+flags.adopt_module_key_flags(process_flags)
 
 _stop = StopRequest()
 
@@ -45,7 +45,7 @@ def main() -> int:
     from diffeq_former.training import loop, run_directory, state
     from diffeq_former.training.judges import Judges
 
-    startup.start_from_flags(_stop)
+    process_flags.start_from_flags(_stop)
     compilation_cache.enable()
     config = resolve(_CONFIG.value)
     if not config.data.path:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from absl import app, flags
 
-from diffeq_former.distributed import flags as mesh_flags  # noqa: F401
-
 # Command lines share the flags of these, which define them when they are imported.
-from diffeq_former.distributed import startup  # noqa: F401
+from diffeq_former.cli import (
+    mesh_flags,  # noqa: F401
+    process_flags,  # noqa: F401
+)
 
 ROOT = Path(__file__).parents[1]
 MAIN = "diffeq_former.main"

@@ -7,7 +7,7 @@ import subprocess
 SCRIPT = """
 import time
 from absl import flags
-from diffeq_former import cli, distributed
+from diffeq_former import process_exit, cli, distributed
 from diffeq_former.errors import UserError
 from diffeq_former.training.preemption import StopRequest
 
@@ -35,7 +35,7 @@ def main():
     while _THEN.value != "end" and not stop():
         time.sleep(0.05)
     print(stop.signal)
-    return cli.STOPPED if stop() else cli.OK
+    return process_exit.STOPPED if stop() else process_exit.OK
 
 stop.install()
 cli.run(main)

@@ -14,7 +14,7 @@ SCRIPT = '''
 import sys
 import threading
 from absl import flags
-from diffeq_former import cli
+from diffeq_former import process_exit, cli
 from diffeq_former.errors import DiskFullError, UserError
 
 _COUNT = flags.DEFINE_integer("count", None, "How many.", required=True)
@@ -28,7 +28,7 @@ def talk():
 def main():
     print(_COUNT.value)
     if _END.value == "stopped":
-        return cli.STOPPED
+        return process_exit.STOPPED
     if _END.value == "refused":
         raise UserError("--count: expected\\n  fewer")
     if _END.value == "full":

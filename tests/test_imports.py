@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import pkgutil
 import subprocess
 import sys
@@ -19,45 +20,44 @@ OF_EXTRAS = (
     "diffeq_former.conversion.modeling_",
     "diffeq_former.inference.harness",
 )
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+        ".__init__"
+    ): path
+    for path in PACKAGE.rglob("*.py")
+}
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(diffeq_former.__path__, "diffeq_former.")
     if not module.name.startswith(OF_EXTRAS)
 ]
-EVERYWHERE = {"config", "settings", "errors", "output", "cli"}
-# What each part of the package may import, beside itself and what all may.
-ALLOWED = {
-    "compilation_cache": set(),
-    "settings": set(),
-    "errors": set(),
-    "output": set(),
-    "cli": set(),
-    "distributed": set(),
-    "pictures": set(),
-    "config": {"ode"},
-    "validation": {"models", "ode"},
-    "ode": set(),
-    "data": set(),
-    "sharding": set(),
-    "models": {"ode"},
-    "training": {"models", "ode", "data", "sharding"},
-    "planning": {"training", "models", "ode", "sharding"},
-    "generation": {"models", "sharding"},
-    "evaluation": {"models", "data", "generation", "sharding"},
-    "finetuning": {"training", "models", "ode", "data", "sharding"},
-    "pages": {"pictures"},
-    "studies": set(),
-    "analysis": {"models", "ode", "data", "sharding", "pictures", "pages"},
-    "stability": {
-        *("analysis", "training", "models", "data", "sharding", "pictures", "pages")
-    },
-    "reporting": {"analysis", "training", "pictures", "pages"},
-    "conversion": {"finetuning", "training", "models", "ode", "data", "sharding"},
-    "serving": {"generation"},
-    "benchmarks": {"planning", "training", "generation", "data", "sharding"},
+# From the bottom up: a part imports only what stands above it in this list.
+LAYERS = (
+    *("errors", "process_exit", "compilation_cache", "atomic_io"),
+    "ode",
+    "config",
+    "models",
+    "data",
+    "distributed",
+    "training",
+    "inference",
+    "finetuning",
+    "conversion",
+    "planning",
+    "analysis",
+    "experiments",
+    "benchmarks",
+    "cli",
+    "main",
+)
+# What a part may not import although it stands below.
+APART = {
+    "data": {"ode", "config", "models"},
+    "distributed": {"models", "data"},
+    "inference": {"training"},
+    "planning": {"data", "inference", "finetuning", "conversion"},
+    "analysis": {"inference", "finetuning", "conversion", "planning"},
 }
-# resolve() validates; validation imports the settings' classes.
-EXCEPTIONS = {("config/schema.py", "validation")}
 
 
 @functools.cache
@@ -73,33 +73,39 @@ def imported(path):
     return names
 
 
+def modules_imported(path):
+    """Those of the package that a file imports, as dotted names."""
+    for name in imported(path):
+        while name.startswith("diffeq_former.") and name not in FILES:
+            name = name.rpartition(".")[0]
+        if name.startswith("diffeq_former."):
+            yield name
+
+
 def parts_imported(path):
-    names = (name.split(".") for name in imported(path))
-    return {name[1] for name in names if name[0] == "diffeq_former" and name[1:]}
+    return {name.split(".")[1] for name in modules_imported(path)}
 
 
-def is_part(name):
-    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
-
-
-@pytest.mark.parametrize("part", ALLOWED)
+@pytest.mark.parametrize("part", LAYERS)
 def test_imports_go_one_way(part):
     folder, file = PACKAGE / part, PACKAGE / f"{part}.py"
     paths = sorted(folder.rglob("*.py")) if folder.is_dir() else [file]
-    assert paths
+    allowed = {part, *LAYERS[: LAYERS.index(part)]} - APART.get(part, set())
     for path in paths:
-        others = {
-            other
-            for other in parts_imported(path) - ALLOWED[part] - EVERYWHERE - {part}
-            if is_part(other) and (path.name, other) not in EXCEPTIONS
-        }
+        others = parts_imported(path) - allowed
         assert not others, f"{path.relative_to(ROOT)} imports {others}"
 
 
-def test_the_rules_name_every_part():
-    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "main"}
+def test_no_imports_form_a_circle():
+    """Imports inside of functions included."""
+    graph = {name: set(modules_imported(path)) for name, path in FILES.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, naming them
+
+
+def test_the_layers_name_every_part():
+    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert files | folders == set(ALLOWED)
+    assert files | folders == set(LAYERS)
 
 
 def test_nothing_imports_main_or_tools():

@@ -9,8 +9,8 @@ from loops import train
 from prepared import WORDS, prepare_words
 from runs import Command, tiny_config
 
-from diffeq_former.cli import WRONG_INPUT
 from diffeq_former.errors import OutOfMemoryError
+from diffeq_former.process_exit import WRONG_INPUT
 from diffeq_former.training import run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

@@ -26,7 +26,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from diffeq_former import cli
+from diffeq_former import cli, process_exit
 from diffeq_former.analysis import plotting
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.runs import (
@@ -67,7 +67,7 @@ def main() -> int:
     (output / "figures.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines), flush=True)
     _draw(figures, picture)
-    return cli.OK
+    return process_exit.OK
 
 
 def _varied() -> tuple[str, list[str]]:

@@ -33,7 +33,7 @@ from diffeq_former import cli
 from diffeq_former.analysis import plotting
 from diffeq_former.analysis.kinds import KINDS
 from diffeq_former.analysis.kinds.page import bind
-from diffeq_former.distributed import flags as mesh_flags
+from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers.study import stabilisers
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from diffeq_former import cli
+from diffeq_former import cli, process_exit
 from diffeq_former.errors import UserError
 
 MODES = ("train", "weights", "depth", "decode", "data", "startup")
@@ -49,7 +49,7 @@ def main(mode: str) -> int:
         print(json.dumps({"mode": mode, **_where(), **line}), flush=True)
         if line["variant"] in recorded:
             worse |= _is_worse(line, recorded[line["variant"]])
-    return cli.FAILED if worse else cli.OK
+    return process_exit.FAILED if worse else process_exit.OK
 
 
 def _recorded(mode: str, configs: dict) -> dict[str, float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli
+from diffeq_former import cli, process_exit
 
 _NUM_STEPS = flags.DEFINE_integer(
     "num_steps", None, "Optimizer steps; by default those of the config.", lower_bound=1
@@ -51,7 +51,7 @@ def main() -> int:
         return error.returncode
     print(_summary(dataset, workdir, evaluation, sample))
     print(f"\nAll of it took {time.monotonic() - start:.0f} s.")
-    return cli.OK
+    return process_exit.OK
 
 
 def _prepare(dataset: Path) -> None:

@@ -20,8 +20,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.distributed import flags as mesh_flags
-from diffeq_former.distributed import startup
+from diffeq_former.cli import mesh_flags, process_flags
 from diffeq_former.errors import UserError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
@@ -34,7 +33,7 @@ _NUM_STEPS = flags.DEFINE_list(
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", None, "Sequences at a time; else those of a micro-batch of training."
 )
-flags.adopt_module_key_flags(startup)
+flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -48,7 +47,7 @@ def main() -> None:
     from diffeq_former.training import run_directory
     from diffeq_former.training.flops import forward_flops_per_token
 
-    startup.start_from_flags()
+    process_flags.start_from_flags()
     compilation_cache.enable()
     own = run_directory.read_config(Path(_WORKDIR.value))
     models = models_at(own.model, _NUM_STEPS.value)

@@ -26,8 +26,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.distributed import flags as mesh_flags
-from diffeq_former.distributed import startup
+from diffeq_former.cli import mesh_flags, process_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _PROMPTS = flags.DEFINE_multi_string(
@@ -62,7 +61,7 @@ _DRAFT_STEPS = flags.DEFINE_integer(
 _DRAFT_TOKENS = flags.DEFINE_integer(
     "draft_tokens", 4, "How many tokens are drafted before the model looks at them."
 )
-flags.adopt_module_key_flags(startup)
+flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -76,7 +75,7 @@ def main() -> None:
     from diffeq_former.training import run_directory
 
     _check_flags()
-    startup.start_from_flags()
+    process_flags.start_from_flags()
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
     own = run_directory.read_config(Path(_WORKDIR.value))

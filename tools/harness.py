@@ -26,8 +26,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.distributed import flags as mesh_flags
-from diffeq_former.distributed import startup
+from diffeq_former.cli import mesh_flags, process_flags
 from diffeq_former.errors import UserError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
@@ -47,7 +46,7 @@ _LIMIT = flags.DEFINE_integer(
 )
 _TASK_DATA = flags.DEFINE_string("task_data", None, "A folder of the tasks' data.")
 _INCLUDE_PATH = flags.DEFINE_string("include_path", None, "A folder of YAML files.")
-flags.adopt_module_key_flags(startup)
+flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -72,7 +71,7 @@ def _evaluate(numbers: list[int | None]) -> None:
     from diffeq_former.training import run_directory
 
     harness, harness_tasks = _harness()
-    startup.start_from_flags()
+    process_flags.start_from_flags()
     compilation_cache.enable()
     own = run_directory.read_config(Path(_WORKDIR.value))
     models = models_at(own.model, _NUM_STEPS.value)

@@ -23,7 +23,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.distributed import flags as mesh_flags
+from diffeq_former.cli import mesh_flags
 
 _MODEL = flags.DEFINE_string("model", None, "The folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)

@@ -21,7 +21,7 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.analysis import pages, plotting
-from diffeq_former.distributed import flags as mesh_flags
+from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)

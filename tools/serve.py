@@ -21,7 +21,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.distributed import flags as mesh_flags
+from diffeq_former.cli import mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen at.")

@@ -1,6 +1,6 @@
 """A run of several processes: each finds the others, or says whom it waited for.
 
-A process learns its place from the flags below, or from what started it, as JAX reads
+A process learns its place from its arguments, or from what started it, as JAX reads
 that: SLURM's srun, Open MPI's mpirun, a TPU pod, Kubernetes. One process alone starts
 nothing.
 """
@@ -18,43 +18,12 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent import futures
 
-from absl import flags
-
-from diffeq_former import cli
+from diffeq_former import process_exit
 from diffeq_former.errors import UserError
 
-_COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "Of several processes: HOST:PORT, where process 0 listens."
-)
-_NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "Of several processes: how many there are."
-)
-_PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "Of several processes: which one this is, from 0."
-)
-_CONNECT_TIMEOUT = flags.DEFINE_integer(
-    "connect_timeout", 300, "Seconds in which all must have come.", lower_bound=1
-)
-_HEARTBEAT_TIMEOUT = flags.DEFINE_integer(
-    "heartbeat_timeout",
-    60,
-    "Seconds of silence after which a process counts as lost and the others end.",
-    lower_bound=1,
-)
 # For the others to come, to whom the signal may not have gone, after a request to stop.
 _SECONDS_TO_MEET = 5
 _FLAGS = "--coordinator=HOST:PORT, --num_processes=N and --process_id=I"
-
-
-def start_from_flags(should_stop: Callable[[], bool] = lambda: False) -> None:
-    start(
-        _COORDINATOR.value,
-        _NUM_PROCESSES.value,
-        _PROCESS_ID.value,
-        connect_timeout=_CONNECT_TIMEOUT.value,
-        heartbeat_timeout=_HEARTBEAT_TIMEOUT.value,
-        should_stop=should_stop,
-    )
 
 
 def start(
@@ -90,7 +59,7 @@ def start(
     import jax
 
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM
-    cli.one_of_several(str(place))
+    process_exit.one_of_several(str(place))
     _explain_aborts(place)
     _keep_stdout_clean()
 
@@ -185,7 +154,7 @@ def _find_coordinator(place: _Place, timeout: int) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 message = f"port {port} of this machine is taken: choose another one"
-                cli.fail_now(f"{place}: {message}")
+                process_exit.fail_now(f"{place}: {message}")
 
 
 def _in_time(connect: Callable, place: _Place, timeout: int, should_stop) -> None:
@@ -203,12 +172,12 @@ def _in_time(connect: Callable, place: _Place, timeout: int, should_stop) -> Non
             break
     connected = connecting.done() and not connecting.exception()
     if asked and not connected:
-        cli.stop_now(
+        process_exit.stop_now(
             f"{place} was stopped before all had come: nothing had begun; the same"
             " command starts again"
         )
     if not connecting.done():
-        cli.fail_now(f"{place} waited {timeout} s {_whom_for(place)}")
+        process_exit.fail_now(f"{place} waited {timeout} s {_whom_for(place)}")
     connecting.result()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from diffeq_former.cli import OK, STOPPED
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
@@ -16,6 +15,7 @@ from diffeq_former.data.read_ahead import ReadAhead
 from diffeq_former.distributed.mesh import rows_of_process, shard_batch
 from diffeq_former.distributed.multihost import AnyProcess, is_primary, together
 from diffeq_former.errors import Interrupted
+from diffeq_former.process_exit import OK, STOPPED
 from diffeq_former.training import checkpoint, divergence, run_directory, state
 from diffeq_former.training.checkpoint_integrity import Damaged, set_aside
 from diffeq_former.training.depth_schedule import depth_of_step

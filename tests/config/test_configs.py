@@ -14,7 +14,7 @@ import pytest
 from diffeq_former.config import ModelConfig, resolve
 from diffeq_former.models.transformer import Transformer
 
-FOLDER = Path(__file__).parents[1] / "configs"
+FOLDER = Path(__file__).parents[2] / "configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 

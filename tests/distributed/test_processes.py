@@ -15,7 +15,7 @@ from prepared import prepare_words
 from runs import Command, data_workers, tiny_config
 from several import devices, ends, run, start
 
-from diffeq_former.cli import STOPPED
+from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import checkpoint, state
 
 NUM_STEPS = 12

@@ -9,7 +9,6 @@ from cases import mesh_of
 from loops import StopAfter, assert_same, last_state, train
 from runs import TINY
 
-from diffeq_former.cli import STOPPED
 from diffeq_former.config import (
     Config,
     DataConfig,
@@ -18,6 +17,7 @@ from diffeq_former.config import (
     TrainingConfig,
 )
 from diffeq_former.finetuning.base import complete, first_state
+from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

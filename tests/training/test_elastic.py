@@ -9,8 +9,8 @@ from cases import mesh_of
 from loops import StopAfter, last_state
 from runs import tiny_config
 
-from diffeq_former.cli import OK, STOPPED
 from diffeq_former.inference.perplexity import make_evaluate
+from diffeq_former.process_exit import OK, STOPPED
 from diffeq_former.training import loop, run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

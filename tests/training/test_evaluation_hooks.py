@@ -13,8 +13,8 @@ from diffeq_former.analysis.kinds.states import states_of
 from diffeq_former.analysis.loaded_model import Sentence, Trained
 from diffeq_former.analysis.spectra import products
 from diffeq_former.analysis.trajectory import describe
-from diffeq_former.cli import STOPPED
 from diffeq_former.data.pipeline import validation_batches
+from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import run_directory
 from diffeq_former.training.judges import Judges
 

@@ -9,8 +9,8 @@ import pytest
 from loops import StopAfter, assert_same, last_state, lines, train
 from runs import NUM_STEPS, tiny_config
 
-from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
+from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import checkpoint, run_directory
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

@@ -12,9 +12,9 @@ import pytest
 from cases import TINY, mesh_of
 from loops import StopAfter, train
 
-from diffeq_former.cli import STOPPED
 from diffeq_former.config import Config, ProfileConfig, TrainingConfig
 from diffeq_former.distributed.mesh import batch_sharding, layout
+from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import state
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

@@ -19,9 +19,9 @@ from loops import StopAfter, assert_same, last_state, lines, train
 from prepared import prepare_words, random_texts
 from runs import Command, tiny_config
 
-from diffeq_former.cli import STOPPED
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import UserError
+from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.judges import Judges
 from diffeq_former.training.preemption import StopRequest

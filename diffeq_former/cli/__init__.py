@@ -5,7 +5,6 @@ More than a device can hold is wrong input too: the same command would fail agai
 
 import difflib
 import io
-import os
 import re
 import sys
 import traceback
@@ -20,34 +19,14 @@ from diffeq_former.errors import (
     OutOfMemoryError,
     UserError,
 )
-
-OK = 0
-FAILED = 1
-WRONG_INPUT = 2
-STOPPED = 75  # EX_TEMPFAIL: everything is saved, run the same command again
-
-_STDERR = 2  # the file descriptor
-
-_name: str | None = None  # of this process, if it is one of several
-
-
-def one_of_several(name: str) -> None:
-    """From here on a failure ends the process at once.
-
-    Else it would wait, as it exits, for the others, who wait for it.
-    """
-    global _name
-    _name = name
-
-
-def fail_now(message: str) -> NoReturn:
-    """Ends the process from any thread, with a line and exit code 1."""
-    _exit_now(FAILED, _line(message))
-
-
-def stop_now(message: str) -> NoReturn:
-    """Ends the process from any thread, with a line and exit code 75."""
-    _exit_now(STOPPED, message)
+from diffeq_former.process_exit import (
+    FAILED,
+    OK,
+    WRONG_INPUT,
+    exit_now,
+    fail_now,
+    process_name,
+)
 
 
 def run(
@@ -72,33 +51,19 @@ def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
     try:
         return main(*arguments) or OK
     except UserError as error:
-        if _name or isinstance(error, DiskFullError):
-            _exit_now(WRONG_INPUT, _line(error))
+        if process_name() or isinstance(error, DiskFullError):
+            exit_now(WRONG_INPUT, _line(error))
         return _refuse(error)
     except FaultError as error:
-        fail_now(str(error))
+        exit_now(FAILED, _line(error))
     except (Exception, KeyboardInterrupt):
-        if _name is None:
+        if (name := process_name()) is None:
             raise
         traceback.print_exc()
         fail_now(
-            f"{_name} failed, and the others end with it; where a collective operation "
+            f"{name} failed, and the others end with it; where a collective operation "
             "failed, another process died before"
         )
-
-
-def _exit_now(code: int, message: str) -> NoReturn:
-    """Exits with a last message, without the exit handlers, which write, and wait: for
-    other processes, or for a save that will not end.
-
-    What other threads still write, as those of a save that failed, is dropped.
-    """
-    sys.stdout.flush()
-    with os.fdopen(os.dup(_STDERR), "w", errors="backslashreplace") as stderr:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
-        sys.stderr.flush()  # waits for a write that has begun
-        print(message, file=stderr)
-    os._exit(code)
 
 
 def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> list[str]:
