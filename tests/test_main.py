@@ -271,7 +271,7 @@ def test_wrong_input(config, folder, flags, parts):
     assert not (folder / "wrong").exists()
 
 
-@pytest.mark.parametrize("given", ["--config=config/schema.py", "--workdir=run"])
+@pytest.mark.parametrize("given", ["--config=config.py", "--workdir=run"])
 def test_missing_flag(given):
     result = command_lines.run(command_lines.MAIN, given)
     missing = "workdir" if "config" in given else "config"

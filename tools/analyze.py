@@ -31,8 +31,8 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.analysis import plotting
-from diffeq_former.analysis.kinds import KINDS
-from diffeq_former.analysis.kinds.page import bind
+from diffeq_former.analysis.registry import KINDS, load
+from diffeq_former.analysis.results import bind
 from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers.study import stabilisers
@@ -90,7 +90,7 @@ def main(kind: str) -> None:
         trained = _load(_WORKDIR.value)
         if texts:
             options["sentences"] = subjects.encode(trained, texts)
-        figures = KINDS[kind](trained, folder, **options)
+        figures = load(kind)(trained, folder, **options)
         bind(folder, f"{kind} of {trained.name}", figures)
     _print(kind, figures)
 
@@ -105,7 +105,7 @@ def _options(kind: str) -> dict:
     given = {flag.name: flag.value for flag in _OPTIONS if flag.value is not None}
     if _TEXT.value is not None or _FILE.value is not None:
         given["sentences"] = [_TEXT.value]
-    known = inspect.signature((KINDS | STUDIES)[kind]).parameters
+    known = inspect.signature(STUDIES.get(kind) or load(kind)).parameters
     if _WORKDIR.value is not None and kind in STUDIES:
         given["workdir"] = _WORKDIR.value
     for name in sorted(given.keys() - known):

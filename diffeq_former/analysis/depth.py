@@ -15,9 +15,8 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.stabilisers import after_term
+from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.solvers import SOLVERS
 
 FIELDS = ("attention", "whole")  # whose changes of the state a perturbation feels
 
@@ -72,8 +71,8 @@ def step(
       positions_L: of the tokens; None: x_LD has all of them.
     """
     both = terms(c, weights_S, field, attend, positions_L)
-    stabilised = after_term(c, BLOCKS[c.block].norm, weights_S)
-    return SOLVERS[c.solver].step(both, x_LD, c.step_size, **stabilised)
+    block = BLOCKS[c.block]
+    return stabilised_step(c, block, both, weights_S, x_LD, c.step_size)
 
 
 def terms(

@@ -4,11 +4,18 @@ L length, D model, V vocabulary, T grid steps.
 """
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from diffeq_former.analysis import depth
+from diffeq_former.analysis import depth, plotting
+from diffeq_former.analysis.loaded_model import depths, states_of
+from diffeq_former.analysis.plotting import plot_over_depth
+from diffeq_former.analysis.results import write_json
+from diffeq_former.analysis.statistics import over_sentences
+from diffeq_former.analysis.token_heatmap import plain_text
 from diffeq_former.config import ModelConfig
 
 
@@ -25,3 +32,39 @@ def entropies(c: ModelConfig, ends: dict, states_TLD: jax.Array) -> jax.Array:
         return -(jnp.exp(log_p_LV) * log_p_LV).sum(-1)
 
     return jax.lax.map(of_state, states_TLD)
+
+
+def analyze(trained, folder: Path, *, sentences) -> list[dict]:
+    """Writes entropy.json (per token and averaged) and entropy.png."""
+    of_sentences = [
+        np.asarray(entropies(trained.config, trained.ends, states_of(trained, s)))
+        for s in sentences
+    ]
+    times, averaged = depths(trained), [x.mean(1) for x in of_sentences]
+    figures = over_sentences(averaged)
+    measured = [
+        {"text": s.text, "tokens": s.tokens, "entropy": x}
+        for s, x in zip(sentences, of_sentences, strict=True)
+    ]
+    numbers = {"unit": "nats", "times": times, "mean": figures, "sentences": measured}
+    write_json(folder / "entropy.json", numbers)
+    _draw(folder / "entropy.png", times, measured[0], figures)
+    return [
+        {"time": float(t), "entropy": float(mean), "sentences": len(sentences)}
+        for t, mean in zip(times, figures["mean"], strict=True)
+    ]
+
+
+def _draw(path: Path, times, first: dict, figures: dict) -> None:
+    width = max(9.6, 5 + 0.3 * len(first["tokens"]))
+    with plotting.drawn(path, (width, 4), ncols=2) as (left, right):
+        plot_over_depth(left, times, figures["mean"], figures)
+        left.set_ylabel("entropy of the logit lens (nats)")
+        left.legend()
+        image = right.imshow(
+            first["entropy"], aspect="auto", origin="lower", cmap=plotting.COLOURS
+        )
+        labels = [plain_text(token) for token in first["tokens"]]
+        right.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
+        right.set(xlabel="token of the first sentence", ylabel="steps of depth")
+        right.figure.colorbar(image, ax=right, label="entropy (nats)")

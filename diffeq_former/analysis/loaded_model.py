@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from diffeq_former.analysis import depth
 from diffeq_former.config import ModelConfig
 from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.distributed.mesh import on_mesh
@@ -124,3 +125,14 @@ def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
         tokens = ([START] * len(before)) + [tokenizer.decode([i]) for i in ids]
         sentences.append(Sentence(text, (*before, *ids), tuple(tokens)))
     return sentences
+
+
+def states_of(trained, sentence) -> np.ndarray:
+    """Of every token, before the first step and after each: [T + 1, L, D]."""
+    x_LD = depth.embed(trained.config, trained.ends, np.asarray(sentence.ids))
+    return np.asarray(depth.states(trained.config, trained.table, x_LD))
+
+
+def depths(trained) -> np.ndarray:
+    """The time, as a share of depth, of each of these states."""
+    return np.linspace(0, 1, trained.config.num_layers + 1)

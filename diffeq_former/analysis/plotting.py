@@ -52,3 +52,14 @@ def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Itera
             figure.savefig(partial, dpi=DPI, format="png")
     finally:
         pyplot.close(figure)
+
+
+def plot_over_depth(axes, times_T, mean_T, figures: dict) -> None:
+    """A line, in the band of its confidence interval, if there is one."""
+    axes.plot(times_T, mean_T, "k-", label="mean")
+    if None not in figures["low"]:
+        label = "95 % confidence interval"
+        low, high = figures["low"], figures["high"]
+        axes.fill_between(times_T, low, high, color="0.8", label=label)
+    axes.set_xlabel("time t (share of depth)")
+    axes.grid(alpha=0.3)

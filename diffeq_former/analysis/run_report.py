@@ -7,10 +7,13 @@ from pathlib import Path
 
 import jax
 
-from diffeq_former.analysis import pages, plotting, training_curves
-from diffeq_former.analysis.kinds.lyapunov import lyapunov
-from diffeq_former.analysis.kinds.spectra import spectra
+from diffeq_former.analysis import (
+    pages,
+    plotting,
+    training_curves,
+)
 from diffeq_former.analysis.loaded_model import Trained, encode
+from diffeq_former.analysis.registry import load
 from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.training.flops import forward_flops_per_token, weights_per_token
@@ -89,12 +92,14 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
 
 
 def weights(trained: Trained, folder: Path) -> str:
-    return _kind(spectra, trained, folder)
+    return _analysis("spectra", trained, folder)
 
 
 def sensitivity(trained: Trained, text: str, folder: Path) -> str:
     sentences = encode(trained, [text])
-    return pages.verbatim(text) + _kind(lyapunov, trained, folder, sentences=sentences)
+    return pages.verbatim(text) + _analysis(
+        "lyapunov", trained, folder, sentences=sentences
+    )
 
 
 def costs(
@@ -132,11 +137,11 @@ def costs(
     return pages.table(rows)
 
 
-def _kind(kind, trained: Trained, folder: Path, **options) -> str:
-    """Its table and pictures."""
-    own = folder / kind.__name__
+def _analysis(kind: str, trained: Trained, folder: Path, **options) -> str:
+    """The table and plots of one of the analyses of registry.py."""
+    own = folder / kind
     own.mkdir()
-    table = pages.table(kind(trained, own, **options))
+    table = pages.table(load(kind)(trained, own, **options))
     return table + "".join(pages.picture(path) for path in sorted(own.glob("*.png")))
 
 

@@ -35,3 +35,9 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     below = (values[:, None] > values[None]).sum(1)
     equal = (values[:, None] == values[None]).sum(1)
     return below + (equal - 1) / 2
+
+
+def over_sentences(values: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """The mean over sentences at each time, and its 95 % confidence interval."""
+    found = [interval(at_time) for at_time in np.array(values).T]
+    return {key: [x[key] for x in found] for key in ("mean", "low", "high")}

@@ -3,7 +3,7 @@
 from diffeq_former.config.dataclass_config import check_members
 from diffeq_former.config.schema import SAVE_WEIGHTS, ModelConfig
 from diffeq_former.errors import UserError, require
-from diffeq_former.ode.solvers import SOLVERS, is_splitting
+from diffeq_former.ode.solvers import SOLVERS
 
 
 def validate_model(c: ModelConfig) -> None:
@@ -64,14 +64,13 @@ def _validate_rotations(c: ModelConfig) -> None:
 def _validate_stabilisers(c: ModelConfig) -> None:
     residual, norm = c.stabilisers.residual, c.stabilisers.norm
     require(0 <= residual <= 1, "model.stabilisers.residual", "in [0, 1]", residual)
-    once = SOLVERS[c.solver].acts_once
-    if residual != 1 and not once:
+    if residual != 1 and c.solver not in ("euler", "lie_trotter"):
         raise UserError(
             f"config.model.stabilisers.residual: {c.solver} adds several changes to a"
             " state in one step, which only a residual connection of 1 keeps apart; use"
             " 1, or model.solver euler or lie_trotter"
         )
-    if norm == "post" and not (once and is_splitting(c.solver)):
+    if norm == "post" and c.solver != "lie_trotter":
         raise UserError(
             f"config.model.stabilisers.norm: {norm} normalises the state after each"
             f" term, where {c.solver} has not one substep a term; use pre or none, or"

@@ -9,41 +9,55 @@ A term f moves the state x by a step of length h:
 with r the residual connection: 1 on, 0 off. The norm before the head is in all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.block import Block
 from diffeq_former.models.units import Norm, Units
+from diffeq_former.ode.solvers import SOLVERS, Term
 
+# Which terms change the state at once, for solvers that apply each once a step.
+_TERMS_AT_ONCE = {"euler": ((0, 1),), "lie_trotter": ((0,), (1,))}
 OF_TERMS = ("norm_1", "norm_2")  # a block's norms: of attention, of feed-forward
 
 
 def with_norms(c: ModelConfig, units: Units) -> Units:
-    """The units without norms, where there are none."""
+    """Drop the norms of the terms if the model has none."""
     keep = c.stabilisers.norm != "none"
     return {k: unit for k, unit in units.items() if keep or not isinstance(unit, Norm)}
 
 
 def before_term(c: ModelConfig, norm: Callable, weights: dict, name: str, x_BLD):
-    """What a term sees of the state; `norm(c, weights, x_BLD)` is the block's."""
+    """Return the input of a term; `norm(c, weights, x_BLD)` is the block's."""
     return norm(c, weights[name], x_BLD) if c.stabilisers.norm == "pre" else x_BLD
 
 
-def after_term(c: ModelConfig, norm: Callable, weights_S: dict) -> dict:
-    """The options of a solver's step that stabilise it.
+def stabilised_step(
+    c: ModelConfig, block: Block, terms: Sequence[Term], weights_S: dict, x_BLD, h
+):
+    """Take one step of the model's solver with its residual connection and norms.
+
+    Without a residual connection of 1, or with norms after the terms, this is no step
+    of dx/dt = f(x), but a map of its own; only solvers that apply each term once a step
+    have one.
 
     Args:
-      c: the model.
-      norm: `norm(c, weights, x)` of the block.
-      weights_S: of the step, units with a leading axis of its one stage time.
+      c: The model.
+      block: Its block.
+      terms: Attention and feed-forward, functions of a stage and a state.
+      weights_S: The step's weights, by layer, with a leading axis of stages.
+      x_BLD: The state before the step, of any shape that the terms take.
+      h: The length of the step.
     """
-    options = {"keep": c.stabilisers.residual}
-    if c.stabilisers.norm == "post":
-
-        def after(index: int, x):
-            weights = jax.tree.map(lambda w: w[0], weights_S[OF_TERMS[index]])
-            return norm(c, weights, x)
-
-        options["after"] = after
-    return options
+    residual, is_post = c.stabilisers.residual, c.stabilisers.norm == "post"
+    if residual == 1 and not is_post:
+        return SOLVERS[c.solver].step(terms, x_BLD, h)
+    for indices in _TERMS_AT_ONCE[c.solver]:
+        dx_BLD = sum(terms[i](0, x_BLD) for i in indices)
+        x_BLD = residual * x_BLD + h * dx_BLD
+        if is_post:
+            weights = jax.tree.map(lambda w: w[0], weights_S[OF_TERMS[indices[0]]])
+            x_BLD = block.norm(c, weights, x_BLD)
+    return x_BLD

@@ -23,10 +23,9 @@ from diffeq_former.models.remat import (
     GENERATED_WEIGHTS,
     named,
 )
-from diffeq_former.models.stabilisers import after_term
+from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.models.transport import COSTS, cost_of_step
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.solvers import SOLVERS
 
 
 class Step(nn.Module):
@@ -76,10 +75,8 @@ class Step(nn.Module):
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
         before_BLD = x_BLD
-        stabilised = after_term(c, block.norm, weights_S)
-        x_BLD = SOLVERS[c.solver].step(
-            (attention, feed_forward), x_BLD, h, **stabilised
-        )
+        terms = (attention, feed_forward)
+        x_BLD = stabilised_step(c, block, terms, weights_S, x_BLD, h)
         self.sow("intermediates", "state", x_BLD)
         if self.train:
             self.sow(COSTS, "transport", cost_of_step(c, before_BLD, x_BLD, length))

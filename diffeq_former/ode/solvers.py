@@ -3,10 +3,6 @@
 A solver sees the terms f_i only as functions `term(node, x)`, where `node` numbers
 its `nodes`: the distinct times within a step, in units of its length, at which it
 evaluates the field. States need nothing but `+` and multiplication by a number.
-
-Where `acts_once`, each term moves the state once a step: x <- keep x + h f(x). With
-keep = 1 this is Euler's step of dx/dt = f; else it is no step of that equation, but a
-map whose terms have lost their identity, and `keep` is for those who study that.
 """
 
 import dataclasses
@@ -30,18 +26,12 @@ class RungeKutta:
     def nodes(self) -> tuple[float, ...]:
         return tuple(dict.fromkeys(self.c))
 
-    @property
-    def acts_once(self) -> bool:
-        return len(self.b) == 1
-
-    def step(
-        self, terms: Sequence[Term], x: State, h: float, keep: float = 1.0
-    ) -> State:
+    def step(self, terms: Sequence[Term], x: State, h: float) -> State:
         slopes = []
         for c, row in zip(self.c, self.a, strict=True):
             node, y = self.nodes.index(c), _advance(x, h, row, slopes)
             slopes.append(_sum(term(node, y) for term in terms))
-        return _advance(_kept(x, keep), h, self.b, slopes)
+        return _advance(x, h, self.b, slopes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,22 +50,9 @@ class Splitting:
     def nodes(self) -> tuple[float, ...]:
         return (self.node,)
 
-    @property
-    def acts_once(self) -> bool:
-        return all(fraction == 1.0 for _, fraction in self.substeps)
-
-    def step(
-        self,
-        terms: Sequence[Term],
-        x: State,
-        h: float,
-        keep: float = 1.0,
-        after: Term = lambda index, x: x,
-    ) -> State:
-        """`after` maps the state after each substep, given the number of its term."""
+    def step(self, terms: Sequence[Term], x: State, h: float) -> State:
         for index, fraction in self.substeps:
-            x = _kept(x, keep) + (fraction * h) * terms[index](0, x)
-            x = after(index, x)
+            x = x + (fraction * h) * terms[index](0, x)
         return x
 
 
@@ -100,10 +77,6 @@ SOLVERS: dict[str, Solver] = {
 
 def is_splitting(name: str) -> bool:
     return isinstance(SOLVERS.get(name), Splitting)
-
-
-def _kept(x: State, keep: float) -> State:
-    return x if keep == 1.0 else keep * x
 
 
 def _advance(x: State, h: float, row: Sequence[float], slopes: Sequence[State]):

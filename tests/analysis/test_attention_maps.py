@@ -7,8 +7,8 @@ from cases import TINY, mesh_of, params_of, tokens_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.attention_maps import describe
-from diffeq_former.analysis.attribution import gradient_x_input, rollout
 from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.token_sensitivity import gradient_x_input, rollout
 
 
 def test_figures_of_even_and_of_sharp_maps():

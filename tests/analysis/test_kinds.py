@@ -14,8 +14,8 @@ from runs import TINY
 
 from diffeq_former.analysis import clustering, plotting, token_heatmap
 from diffeq_former.analysis import loaded_model as subjects
-from diffeq_former.analysis.kinds import KINDS
-from diffeq_former.analysis.kinds.page import bind
+from diffeq_former.analysis.registry import KINDS, load
+from diffeq_former.analysis.results import bind
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.errors import UserError
 from diffeq_former.models.transformer import Transformer
@@ -76,7 +76,7 @@ def written(request, model, tmp_path_factory):
     """A kind, its folder, and its figures."""
     plotting.require_matplotlib()
     kind, folder = request.param, tmp_path_factory.mktemp("kind")
-    known = inspect.signature(KINDS[kind]).parameters
+    known = inspect.signature(load(kind)).parameters
     options = {
         "sentences": subjects.encode(model, TEXTS),
         "num_seeds": 2,
@@ -84,7 +84,7 @@ def written(request, model, tmp_path_factory):
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clustering, "NUM_TOKENS", 6)  # a line each in four pictures
-        figures = KINDS[kind](
+        figures = load(kind)(
             model, folder, **{k: v for k, v in options.items() if k in known}
         )
     bind(folder, kind, figures)
@@ -126,10 +126,10 @@ def test_a_browser_shows_them_on_a_phone(written, tmp_path):
 
 
 def test_eigenvalues_are_written_complex(model, tmp_path, monkeypatch):
-    module = sys.modules[KINDS["spectra"].__module__]
+    module = sys.modules[load("spectra").__module__]
     for pictures_of in ("_draw_bands", "_draw_heads"):
         monkeypatch.setattr(module, pictures_of, lambda found, path: None)
-    KINDS["spectra"](model, tmp_path, num_times=5)
+    load("spectra")(model, tmp_path, num_times=5)
     arrays = np.load(tmp_path / "spectra.npz", allow_pickle=False)
     assert np.abs(arrays["run.ov.eigenvalues"].imag).max() > 0
     assert arrays["run.ov.eigenvalues"].shape == (5, 2, 8)
@@ -169,4 +169,4 @@ def test_wrong_sentences_are_refused(model, tmp_path):
 def test_more_exponents_than_dimensions_are_refused(model, tmp_path):
     sentences = subjects.encode(model, TEXTS[:1])
     with pytest.raises(UserError, match="--num_exponents=17: expected at most .* 16"):
-        KINDS["lyapunov"](model, tmp_path, sentences=sentences, num_exponents=17)
+        load("lyapunov")(model, tmp_path, sentences=sentences, num_exponents=17)

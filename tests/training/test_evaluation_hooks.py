@@ -9,8 +9,7 @@ from loops import StopAfter, lines, train
 from runs import tiny_config
 
 from diffeq_former.analysis.during_training import make_analyse
-from diffeq_former.analysis.kinds.states import states_of
-from diffeq_former.analysis.loaded_model import Sentence, Trained
+from diffeq_former.analysis.loaded_model import Sentence, Trained, states_of
 from diffeq_former.analysis.spectra import products
 from diffeq_former.analysis.trajectory import describe
 from diffeq_former.data.pipeline import validation_batches

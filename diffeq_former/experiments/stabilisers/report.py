@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from diffeq_former.analysis import pages, plotting
-from diffeq_former.analysis.kinds.files import plain, write_json
+from diffeq_former.analysis.results import plain, write_json
 from diffeq_former.experiments.stabilisers import verdict
 from diffeq_former.experiments.stabilisers.grid import UNIT
 from diffeq_former.experiments.stabilisers.verdict import spread

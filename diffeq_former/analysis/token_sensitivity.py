@@ -1,13 +1,54 @@
-"""Which tokens the last prediction is sensitive to, and how perturbations grow.
+"""Which tokens the prediction of the last one is sensitive to, by several measures.
 
-L length, K exponents.
+Lyapunov exponents (paper, eq. 7 and 8), influence through all tokens, attention rollout
+and gradient x input.
+
+L length, D model, K exponents, N heads, T grid steps, V vocabulary.
 """
 
+import functools
 from pathlib import Path
 
-from diffeq_former.analysis import token_heatmap
-from diffeq_former.analysis.kinds.files import plain, write_json
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from diffeq_former.analysis import depth, lyapunov, token_heatmap
+from diffeq_former.analysis.results import plain, write_json
+from diffeq_former.analysis.statistics import interval, rank_correlation
+from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
+
+
+@jax.jit
+def rollout(maps_TNLL: jax.Array, last) -> jax.Array:
+    """Attention rollout (Abnar and Zuidema 2020, arXiv 2005.00928) of one token: [L].
+
+    The product over depth of (mean over heads + identity) / 2; it sums to one.
+    """
+    L = maps_TNLL.shape[-1]
+    mixed_TLL = (maps_TNLL.mean(1) + jnp.eye(L)[None]) / 2
+    row_L, _ = jax.lax.scan(
+        lambda row_L, mixed_LL: (row_L @ mixed_LL, None),
+        jnp.zeros(L).at[last].set(1.0),
+        mixed_TLL,
+        reverse=True,
+    )
+    return row_L
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradient_x_input(
+    c: ModelConfig, ends: dict, table: dict, x_LD: jax.Array, last
+) -> jax.Array:
+    """The gradient of the likeliest next token's logit, times the embedding: [L]."""
+
+    def largest_logit(x_LD):
+        at_end_LD = depth.states(c, table, x_LD)[-1]
+        return depth.logits(c, ends, at_end_LD)[last].max()
+
+    return (jax.grad(largest_logit)(x_LD) * x_LD).sum(-1)
+
 
 ROWS = {
     "attention": "exponent, attention field (eq. 7)",
@@ -21,7 +62,7 @@ _MULTIPLE = 16  # of tokens, to which sentences are filled up: fewer shapes to c
 _MOST_PROBES = 32
 
 
-def lyapunov(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list[dict]:
+def analyze(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list[dict]:
     """Writes lyapunov.json (per sentence, and over all), tokens.html, tokens.png.
 
     Raises:
@@ -45,11 +86,6 @@ def lyapunov(trained, folder: Path, *, sentences, num_exponents: int = 3) -> lis
 
 
 def _measure(trained, sentence, num_exponents: int) -> dict:
-    import jax
-    import numpy as np
-
-    from diffeq_former.analysis import attribution, depth, lyapunov
-
     c, ends, table = trained.config, trained.ends, jax.device_put(trained.table)
     length = len(sentence.ids)
     filled = min(c.max_len, -(-length // _MULTIPLE) * _MULTIPLE)
@@ -66,8 +102,8 @@ def _measure(trained, sentence, num_exponents: int) -> dict:
         for field in depth.FIELDS
     } | {
         "influence": lyapunov.influence(*along, "whole", probes),
-        "rollout": attribution.rollout(maps_TNLL, last),
-        "gradient_x_input": attribution.gradient_x_input(c, ends, table, x_LD, last),
+        "rollout": rollout(maps_TNLL, last),
+        "gradient_x_input": gradient_x_input(c, ends, table, x_LD, last),
     }
     every = (c, table, states_TLD, length)
     return {
@@ -92,8 +128,6 @@ def _leading(sentence: dict) -> dict:
 
 def _summary(measured: list[dict]) -> dict[str, dict]:
     """Means over the sentences, with 95 % confidence intervals."""
-    from diffeq_former.analysis.statistics import interval, rank_correlation
-
     leading, summary = [_leading(sentence) for sentence in measured], {}
     for field in _EXPONENTS:
         summary |= {

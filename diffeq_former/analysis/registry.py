@@ -1,0 +1,29 @@
+"""The analyses of a trained model, by the name that tools/analyze.py takes.
+
+Each is a module with a function
+
+    analyze(model, folder, *, options...) -> rows
+
+that writes its values and plots into `folder` and returns the rows of a table, as
+dicts of JSON. Its options are the flags of the tool of the same names; `sentences` are
+made from --text or --file. An analysis is imported when it is used: JAX takes seconds.
+"""
+
+import importlib
+from collections.abc import Callable
+
+_MODULES = {
+    "spectra": "spectra",
+    "lyapunov": "token_sensitivity",
+    "attention": "attention_maps",
+    "entropy": "entropy",
+    "trajectory": "trajectory",
+    "clustering": "clustering",
+    "pde": "pde",
+}
+KINDS = tuple(_MODULES)
+
+
+def load(kind: str) -> Callable[..., list[dict]]:
+    """Return the function of one of the `KINDS`."""
+    return importlib.import_module(f"{__package__}.{_MODULES[kind]}").analyze
