@@ -43,7 +43,7 @@ def main() -> int:
     from diffeq_former.inference.perplexity import make_evaluate
     from diffeq_former.inference.text import make_sampler
     from diffeq_former.training import loop, run_directory, state
-    from diffeq_former.training.judges import Judges
+    from diffeq_former.training.evaluation_hooks import Judges
 
     process_flags.start_from_flags(_stop)
     compilation_cache.enable()

@@ -9,8 +9,8 @@ import optax
 from cases import TINY
 
 from diffeq_former.config import Config
-from diffeq_former.training.bank_gradient import as_array, is_gradient
 from diffeq_former.training.gradients import loss_and_gradients
+from diffeq_former.training.hypernetwork_params import as_array, is_gradient
 
 
 def batch_of(num_rows: int, seed: int = 0) -> dict:

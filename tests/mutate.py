@@ -64,7 +64,7 @@ TESTS = {
     "models/units.py": f"tests/models/test_initialisation.py {MODEL}",
     "config/model_validation.py": f"tests/config/test_config.py {MODEL}",
     "models/weight_sources.py": f"tests/models/test_initialisation.py {MODEL}",
-    "training/checkpoint.py": (
+    "training/checkpoint/__init__.py": (
         "tests/training/test_checkpoint.py tests/training/test_damaged_checkpoints.py"
         " tests/training/test_loop.py"
     ),

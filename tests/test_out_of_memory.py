@@ -12,7 +12,7 @@ from runs import Command, tiny_config
 from diffeq_former.errors import OutOfMemoryError
 from diffeq_former.process_exit import WRONG_INPUT
 from diffeq_former.training import run_directory
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
 
 LONG = 16384

@@ -133,7 +133,7 @@ class OptimizerConfig:
     """AdamW, its schedule, and a learning-rate multiplier for each parameter group."""
 
     learning_rate: float = 6e-4  # at its peak
-    # After the warm-up; see training/schedules.py.
+    # After the warm-up; see training/optimizer.py.
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
     warmup_fraction: float = 0.01  # of the steps, linear from 0
     decay_fraction: float = 0.2  # of the steps: the last part of wsd

@@ -1,14 +1,26 @@
-"""What the model is asked while the run stands still, and where the answers go."""
+"""Evaluations, samples and analyses while training, and where their results go."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.training import run_directory
-from diffeq_former.training.judges import Judges
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.writers import MetricsWriter
+
+
+@dataclasses.dataclass(frozen=True)
+class Judges:
+    """Called when an evaluation, a sample or an analysis is due."""
+
+    # (params, should_stop=...) -> figures, among them "loss"; None: it was to stop
+    evaluate: Callable[..., dict[str, float] | None]
+    # params -> generated text; None: no samples
+    sample: Callable[[dict], str] | None
+    # params -> figures, none if they cannot be had; None: no analyses
+    analyse: Callable[[dict], dict[str, float]] | None = None
 
 
 def is_due(c: TrainingConfig, step: int, *intervals: int) -> bool:

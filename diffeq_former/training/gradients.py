@@ -20,7 +20,7 @@ from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
 from diffeq_former.training import smoothness, trainable
-from diffeq_former.training.bank_gradient import BankGradient
+from diffeq_former.training.hypernetwork_params import BankGradient
 from diffeq_former.training.hypernetwork_params import join as join_banks
 from diffeq_former.training.hypernetwork_params import split as split_banks
 

@@ -17,20 +17,18 @@ from diffeq_former.distributed.multihost import AnyProcess, is_primary, together
 from diffeq_former.errors import Interrupted
 from diffeq_former.process_exit import OK, STOPPED
 from diffeq_former.training import checkpoint, divergence, run_directory, state
-from diffeq_former.training.checkpoint_integrity import Damaged, set_aside
-from diffeq_former.training.depth_schedule import depth_of_step
+from diffeq_former.training.checkpoint.integrity import Damaged, set_aside
 from diffeq_former.training.divergence import Diverged
 from diffeq_former.training.error_translation import told
-from diffeq_former.training.evaluation_hooks import Judging, is_due
-from diffeq_former.training.judges import Judges
-from diffeq_former.training.lock import locked
+from diffeq_former.training.evaluation_hooks import Judges, Judging, is_due
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
+from diffeq_former.training.run_directory import locked
 from diffeq_former.training.run_summary import described
 from diffeq_former.training.state import TrainState
-from diffeq_former.training.step import make_train_steps
+from diffeq_former.training.step import depth_of_step, make_train_steps
 from diffeq_former.training.writers import MetricsWriter
 
 

@@ -1,11 +1,11 @@
-"""AdamW (Loshchilov and Hutter 2019) with a decay mask and group rates."""
+"""AdamW (Loshchilov and Hutter 2019), its schedule, decay mask and parameter groups."""
+
+import re
 
 import jax
 import optax
 
 from diffeq_former.config import OptimizerConfig
-from diffeq_former.training.parameter_groups import decays, group_of
-from diffeq_former.training.schedules import make_schedule
 
 
 def make_optimizer(
@@ -71,4 +71,88 @@ def _scale_by_group(c: OptimizerConfig, params) -> optax.GradientTransformation:
     )
     return optax.stateless(
         lambda updates, _: jax.tree.map(lambda u, m: u * m, updates, multipliers)
+    )
+
+
+def make_schedule(c: OptimizerConfig, num_steps: int) -> optax.Schedule:
+    """From the number of updates so far to the learning rate of the next.
+
+    The peak is reached after `warmup_fraction` of the steps, the end of the shape's
+    decline after all of them.
+    """
+    warmup = round(c.warmup_fraction * num_steps)
+    rest = max(num_steps - warmup, 1)
+    shape = _shape(c, rest, min(round(c.decay_fraction * num_steps), rest))
+    if warmup == 0:
+        return shape
+    rise = optax.linear_schedule(0.0, c.learning_rate, warmup)
+    return optax.join_schedules([rise, shape], [warmup])
+
+
+def _shape(c: OptimizerConfig, steps: int, decay: int) -> optax.Schedule:
+    peak, end = c.learning_rate, c.learning_rate * c.final_fraction
+    if c.schedule == "linear":
+        return optax.linear_schedule(peak, end, steps)
+    if c.schedule == "cosine":
+        return optax.cosine_decay_schedule(peak, steps, c.final_fraction)
+    stable = optax.constant_schedule(peak)
+    if c.schedule == "constant" or decay == 0:
+        return stable
+    decline = optax.linear_schedule(peak, end, decay)
+    return optax.join_schedules([stable, decline], [steps - decay])
+
+
+# The first row whose pattern matches the whole path decides. Columns: pattern, group,
+# and whether it holds matrices, or one-dimensional things (norms, biases, their banks).
+_TABLE = (
+    (r"weights/time_mlp/kernel_[12]", "time_mlp", True),
+    (r"weights/time_mlp/bias_[12]", "time_mlp", False),
+    (r"weights/[^/]+/bank", "bank", True),
+    (r"weights/[^/]+/bias_bank", "bank", False),
+    (r"weights/[^/]+/(base|kernel)", "base", True),
+    (r"weights/[^/]+/lora_[ab]", "lora", True),
+    (r"weights/[^/]+/bias", "base", False),
+    (r"weights/[^/]+/(scale|shift)(_bank)?", "norm", False),
+    (r"final_norm/(scale|shift)", "norm", False),
+    (r"embedding/(token|position)", "embedding", True),
+    (r"head/kernel", "head", True),
+)
+GROUPS = tuple(dict.fromkeys(group for _, group, _ in _TABLE))
+
+
+def group_of(params) -> dict:
+    """The tree of `params` with the name of its group at every leaf."""
+    return _look_up(params, lambda group, is_matrix: group)
+
+
+def decays(params, mask: str) -> dict:
+    """The tree of `params` with True where weight decay applies.
+
+    Args:
+      params: a tree of arrays or shapes.
+      mask: `matrices`; `embeddings`, as the paper's authors released it: token and
+        position embeddings only; or `all`.
+    """
+    rules = {
+        "matrices": lambda group, is_matrix: is_matrix,
+        "embeddings": lambda group, is_matrix: group == "embedding",
+        "all": lambda group, is_matrix: True,
+    }
+    return _look_up(params, rules[mask])
+
+
+def _look_up(params, choose) -> dict:
+    def of_leaf(path, _):
+        return choose(*_row(jax.tree_util.keystr(path, simple=True, separator="/")))
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def _row(path: str) -> tuple[str, bool]:
+    for pattern, group, is_matrix in _TABLE:
+        if re.fullmatch(pattern, path):
+            return group, is_matrix
+    raise ValueError(
+        f"parameter {path}: no pattern in training/optimizer.py covers it; "
+        "add one, with its group"
     )

@@ -5,11 +5,18 @@ metrics.jsonl, TensorBoard events, samples.txt; checkpoints-damaged/ if there we
 lock, for the run that is going on.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import os
 import shutil
+import socket
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from jax.sharding import Mesh
 
@@ -20,17 +27,17 @@ from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
 from diffeq_former.data.pipeline import check_enough
 from diffeq_former.distributed.mesh import check_model_fits
-from diffeq_former.distributed.multihost import check_same
+from diffeq_former.distributed.multihost import check_same, is_primary, together
 from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, state
-from diffeq_former.training.lock import LOCK
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 SAMPLES = "samples.txt"
-
+LOCK = "lock"
 # Settings that change nothing of what is computed: a run may move.
 _OF_THE_MACHINE = ("mesh.", "data.", "profile.", "model.attention_implementation")
+_SECONDS_TO_DIE = 10  # which the run before may need, when this one is its restart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,3 +234,52 @@ def _read_json(path: Path) -> dict:
 def _write(path: Path, text: str) -> None:
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+    """Holds the lock of the folder, which is made; the first process does, for all.
+
+    Where the file system has no locks, says so and goes on.
+
+    Raises:
+      UserError: if another run holds it, and does not end within some seconds.
+    """
+    file = together(lambda: _lock(workdir) if is_primary() else None)
+    with file or contextlib.nullcontext():
+        yield
+
+
+def _lock(workdir: Path) -> TextIO:
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = (workdir / LOCK).open("a+", encoding="utf-8")
+    deadline = time.monotonic() + _SECONDS_TO_DIE
+    while not _try(file):
+        if time.monotonic() > deadline:
+            with file:
+                file.seek(0)
+                holder = file.read().strip()
+            raise UserError(
+                f"another run trains into {workdir} ({holder}): wait for its end or use"
+                f" another --workdir; if there is no such process, remove {file.name}"
+            )
+        time.sleep(0.2)
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
+    return file
+
+
+def _try(file: TextIO) -> bool:
+    """Whether no other run holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        print(
+            f"{file.name} cannot be locked ({error.strerror}): see to it that no other"
+            " run trains into this folder",
+            file=sys.stderr,
+        )
+    return True

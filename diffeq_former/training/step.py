@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
@@ -23,19 +24,27 @@ from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training import trainable
 from diffeq_former.training.divergence import is_spike, next_usual_loss
 from diffeq_former.training.gradients import loss_and_gradients
-from diffeq_former.training.norms import norms, squares
-from diffeq_former.training.schedules import make_schedule
+from diffeq_former.training.optimizer import make_schedule
 from diffeq_former.training.state import TrainState, shardings, update_of
+from diffeq_former.training.update import norms, squares
 
 # Keeps the grid's key apart from those that dropout is drawn from.
 GRID_KEY = 2**32 - 1
-
 StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_steps(config: Config, mesh: Mesh) -> dict[int, StepFunction]:
-    """The step of each depth, see depths.py; it compiles when it is first called."""
+    """The step of each depth; it compiles when it is first called."""
     return {n: make_train_step(config.at_depth(n), mesh) for n in config.all_depths}
+
+
+def depth_of_step(config: Config, done: int) -> int:
+    """The solver steps of the step after `done`, drawn from them and the seed."""
+    c = config.training
+    if done < c.depth_steps_from * c.num_steps:
+        return config.model.num_layers
+    draw = np.random.default_rng([config.seed, done])
+    return int(draw.choice(config.depths))
 
 
 def make_train_step(config: Config, mesh: Mesh) -> StepFunction:

@@ -11,7 +11,7 @@ from pathlib import Path
 import diffeq_former
 from diffeq_former.config import schema
 from diffeq_former.distributed.sharding_rules import MESH_AXES
-from diffeq_former.training.parameter_groups import GROUPS
+from diffeq_former.training.optimizer import GROUPS
 
 PACKAGE = Path(diffeq_former.__file__).parent
 SECTIONS = {

@@ -19,7 +19,7 @@ from diffeq_former.config import (
 from diffeq_former.finetuning.base import complete, first_state
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import run_directory
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
 
 JUDGES = Judges(

@@ -8,7 +8,7 @@ from runs import tiny_config
 
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training import run_directory
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from diffeq_former.errors import UserError
-from diffeq_former.training import checkpoint, checksums
-from diffeq_former.training.checkpoint import Checkpoints
+from diffeq_former.training import checkpoint
+from diffeq_former.training.checkpoint import Checkpoints, checksums
 from diffeq_former.training.state import TrainState
 
 

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from diffeq_former.training import checksums
+from diffeq_former.training.checkpoint import checksums
 
 FILES = {"a/b/large": os.urandom(3_000_000), "a/small": b"123", "c": b"", "d": b"x"}
 

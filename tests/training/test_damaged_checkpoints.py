@@ -17,10 +17,10 @@ from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
-from diffeq_former.training.checkpoint_integrity import choose, set_aside
-from diffeq_former.training.judges import Judges
-from diffeq_former.training.lock import LOCK
+from diffeq_former.training.checkpoint.integrity import choose, set_aside
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
+from diffeq_former.training.run_directory import LOCK
 
 STEPS = [4, 6, 8]
 

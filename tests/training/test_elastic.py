@@ -12,7 +12,7 @@ from runs import tiny_config
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.process_exit import OK, STOPPED
 from diffeq_former.training import loop, run_directory
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
 
 NUM_STEPS = 12

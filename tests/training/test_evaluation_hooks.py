@@ -15,7 +15,7 @@ from diffeq_former.analysis.trajectory import describe
 from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import run_directory
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 
 
 def expected(trained: Trained, dataset) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 from runs import Command, signal_when, tiny_config
 
 from diffeq_former.errors import UserError
-from diffeq_former.training import lock
+from diffeq_former.training import run_directory
 
 LONG = 100_000
 
@@ -33,7 +33,7 @@ def test_a_second_run_is_refused_until_the_first_is_dead(
             assert first.poll() is None, first.stderr.read()
             time.sleep(0.02)
         with monkeypatch.context() as patched:
-            patched.setattr(lock, "_SECONDS_TO_DIE", 0.5)
+            patched.setattr(run_directory, "_SECONDS_TO_DIE", 0.5)
             refused = command.run(workdir)
         assert refused.returncode == 2
         [line] = refused.stderr.splitlines()
@@ -66,12 +66,12 @@ def test_a_second_run_is_refused_until_the_first_is_dead(
 
 
 def test_held_and_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_SECONDS_TO_DIE", 0.5)
-    with lock.locked(tmp_path):
+    monkeypatch.setattr(run_directory, "_SECONDS_TO_DIE", 0.5)
+    with run_directory.locked(tmp_path):
         with pytest.raises(UserError, match="another run trains into"):
-            with lock.locked(tmp_path):
+            with run_directory.locked(tmp_path):
                 pass
-    with lock.locked(tmp_path):
+    with run_directory.locked(tmp_path):
         pass
 
 
@@ -82,7 +82,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with lock.locked(tmp_path):
+    with run_directory.locked(tmp_path):
         assert capsys.readouterr().err == (
             f"{tmp_path}/lock cannot be locked (No locks available): see to it that no"
             " other run trains into this folder\n"

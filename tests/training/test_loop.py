@@ -12,7 +12,7 @@ from runs import NUM_STEPS, tiny_config
 from diffeq_former.errors import UserError
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import checkpoint, run_directory
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
 
 

@@ -12,7 +12,7 @@ from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.training import metrics
 from diffeq_former.training.flops import flops_per_token
 from diffeq_former.training.metrics import Meter, perplexity
-from diffeq_former.training.norms import norms, squares
+from diffeq_former.training.update import norms, squares
 
 SEQ_LEN, ROWS = 8, 4
 LOSS = {"loss": jnp.float32(math.log(7.0))}

@@ -7,8 +7,7 @@ import pytest
 from cases import TINY, shapes_of
 
 from diffeq_former.config import OptimizerConfig
-from diffeq_former.training.optimizer import make_optimizer
-from diffeq_former.training.parameter_groups import decays, group_of
+from diffeq_former.training.optimizer import decays, group_of, make_optimizer
 from diffeq_former.training.update import Update
 
 # For each path of the parameters of every model: its group, and whether the mask

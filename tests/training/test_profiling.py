@@ -16,7 +16,7 @@ from diffeq_former.config import Config, ProfileConfig, TrainingConfig
 from diffeq_former.distributed.mesh import batch_sharding, layout
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import state
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.step import make_train_step

@@ -23,7 +23,7 @@ from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import UserError
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import checkpoint, run_directory, state
-from diffeq_former.training.judges import Judges
+from diffeq_former.training.evaluation_hooks import Judges
 from diffeq_former.training.preemption import StopRequest
 
 BROKEN = 1  # the token's id: a byte that the words do not have

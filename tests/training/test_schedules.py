@@ -3,7 +3,7 @@ import pytest
 
 from diffeq_former.config import OptimizerConfig, resolve
 from diffeq_former.errors import UserError
-from diffeq_former.training.schedules import make_schedule
+from diffeq_former.training.optimizer import make_schedule
 
 PEAK, STEPS = 2.0, 100
 

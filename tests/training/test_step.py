@@ -10,9 +10,8 @@ from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingC
 from diffeq_former.distributed.mesh import shard_batch
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES
-from diffeq_former.training.depth_schedule import depth_of_step
 from diffeq_former.training.state import TrainState, update_of
-from diffeq_former.training.step import make_train_step, make_train_steps
+from diffeq_former.training.step import depth_of_step, make_train_step, make_train_steps
 
 CONFIG = Config(
     seed=3,

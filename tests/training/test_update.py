@@ -10,10 +10,9 @@ import pytest
 from cases import TINY, params_of
 
 from diffeq_former.config import OptimizerConfig
-from diffeq_former.training.bank_gradient import BankGradient, is_gradient
-from diffeq_former.training.norms import norms, squares
+from diffeq_former.training.hypernetwork_params import BankGradient, is_gradient
 from diffeq_former.training.optimizer import make_optimizer
-from diffeq_former.training.update import Update
+from diffeq_former.training.update import Update, norms, squares
 
 T = 3
 C = OptimizerConfig(learning_rate=0.1, warmup_fraction=0.0, clip_norm=0.0)

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from diffeq_former.training import checksums
+from diffeq_former.training.checkpoint import checksums
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,8 @@ from flax import serialization, traverse_util
 
 from diffeq_former.distributed.multihost import is_primary, of_primary, together
 from diffeq_former.errors import UserError
-from diffeq_former.training import checksums
-from diffeq_former.training.checkpoint_integrity import Damaged, choose
+from diffeq_former.training.checkpoint import checksums
+from diffeq_former.training.checkpoint.integrity import Damaged, choose
 from diffeq_former.training.state import TrainState
 
 PARAMS, REST, METRICS = "params", "training", "metrics"
