@@ -6,8 +6,8 @@
 
 The base decides on the model; without num_steps it keeps its own depth. Afterwards:
 
-    python tools/merge_lora.py --workdir=runs/tuned --output=runs/merged
-    python tools/export_adapter.py --workdir=runs/tuned --output=adapter
+    python tools/convert.py merge_lora --workdir=runs/tuned --output=runs/merged
+    python tools/convert.py export_adapter --workdir=runs/tuned --output=adapter
 
 The second is for bases that are plain transformers: layer_table with lie_trotter.
 

@@ -4,6 +4,7 @@ More than a device can hold is wrong input too: the same command would fail agai
 """
 
 import difflib
+import inspect
 import io
 import re
 import sys
@@ -45,6 +46,41 @@ def run(
         lambda argv: sys.exit(_guarded(main, argv[1:])),
         flags_parser=lambda argv: _parse_flags(argv, choices, elsewhere),
     )
+
+
+def run_modes(modes: dict[str, Callable[..., int | None]]) -> NoReturn:
+    """Run the mode that the command line names first; see `run`.
+
+    The parameters of a mode are the flags that it takes, those without a default are
+    required. Flags of the config and of the mesh are read elsewhere.
+    """
+
+    def main(mode: str) -> int | None:
+        return modes[mode](**given_flags(mode, modes[mode]))
+
+    run(main, choices=tuple(modes))
+
+
+def given_flags(mode: str, function: Callable, *also: str) -> dict[str, object]:
+    """Return the flags that the command line sets, for one of a tool's modes.
+
+    Args:
+      mode: Its name.
+      function: Its function, whose parameters are the flags that it takes.
+      also: Names that it takes beside them.
+
+    Raises:
+      UserError: For a flag that the mode does not take, or lacks.
+    """
+    key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+    given = {f.name: f.value for f in key_flags if f.present and "config" not in f.name}
+    parameters = inspect.signature(function).parameters
+    for name in sorted(given.keys() - parameters.keys() - set(also)):
+        raise UserError(f"--{name}: {mode} does not take it; leave it out")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise UserError(f"{mode} needs --{name}; see --help")
+    return given
 
 
 def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:

@@ -15,7 +15,6 @@ from diffeq_former.config.schema import (
     TrainingConfig,
 )
 from diffeq_former.errors import UserError, require
-from diffeq_former.ode.grid import FIXED
 
 
 def validate(config: Config) -> None:
@@ -92,16 +91,16 @@ def _validate_training(c: TrainingConfig) -> None:
 
 def _validate_depth(config: Config) -> None:
     kind = config.training.depth_grid
-    if kind != FIXED and config.model.weights == "layer_table":
+    if kind != "fixed" and config.model.weights == "layer_table":
         raise UserError(
             f"config.training.depth_grid: {kind} needs weights between the layers,"
-            f" where a layer_table has none; use {FIXED}, or another"
+            f" where a layer_table has none; use fixed, or another"
             " model.weights"
         )
-    if kind != FIXED and config.model.time_pieces:
+    if kind != "fixed" and config.model.time_pieces:
         raise UserError(
             f"config.training.depth_grid: {kind} steps would cross the pieces of depth"
-            f" on which W(t) is constant; use {FIXED}, or model.time_pieces=0"
+            f" on which W(t) is constant; use fixed, or model.time_pieces=0"
         )
     given, start = config.training.depth_steps, config.training.depth_steps_from
     require(0 <= start <= 1, "training.depth_steps_from", "in [0, 1]", start)

@@ -45,7 +45,7 @@ def save(folder: Path, config: Config, params: dict) -> None:
     if config.finetune.train_embeddings:
         raise UserError(
             "this run trained its embeddings too, which an adapter does not hold: merge"
-            " it with tools/merge_lora.py"
+            " it with tools/convert.py merge_lora"
         )
     check_twin(c)
     arrays = dict(_matrices(c, params["weights"]))

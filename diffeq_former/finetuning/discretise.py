@@ -16,7 +16,6 @@ from diffeq_former.models.grid import own_grid
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import with_step_lengths
-from diffeq_former.ode.grid import FIXED
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training import run_directory, state
 
@@ -84,7 +83,7 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
         write_run.of_its_own(own),
         model=discrete_model(own.model, num_steps),
         training=dataclasses.replace(
-            own.training, depth_grid=FIXED, depth_steps="", depth_steps_from=0.0
+            own.training, depth_grid="fixed", depth_steps="", depth_steps_from=0.0
         ),
     )
     with complete_or_nothing(output) as folder:

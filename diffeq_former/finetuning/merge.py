@@ -21,7 +21,7 @@ def check_is_merged(c: ModelConfig, workdir: Path) -> None:
     if c.lora_rank:
         raise UserError(
             f"{workdir} has adapters of its own; merge them first"
-            f" (tools/merge_lora.py --workdir={workdir} --output=...)"
+            f" (tools/convert.py merge_lora --workdir={workdir} --output=...)"
         )
 
 

@@ -53,7 +53,7 @@ def check_twin(c: ModelConfig) -> None:
         raise UserError(
             f"a model {what} has no Hugging Face twin, for which adapters are stored"
             " alone: that is a layer_table with lie_trotter; merge the run instead with"
-            " tools/merge_lora.py --workdir=... --output=..."
+            " tools/convert.py merge_lora --workdir=... --output=..."
         )
 
 

@@ -77,7 +77,6 @@ MOVES = {
     "jittered": lambda key, n: jax.random.uniform(key, (n,), minval=-0.5, maxval=0.5),
     "shifted": lambda key, n: jax.random.uniform(key, (1,), minval=-0.5, maxval=0.5),
 }
-FIXED = "fixed"  # nothing is drawn
 
 
 def draw(kind: str, key: jax.Array, num_steps: int, nodes: Sequence[float]) -> Grid:

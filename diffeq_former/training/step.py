@@ -113,7 +113,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
 
 def _draw_grid(config: Config, key: jax.Array) -> grids.Grid:
     c, kind = config.model, config.training.depth_grid
-    if kind == grids.FIXED:
+    if kind == "fixed":
         return own_grid(c)
     of_grid = jax.random.fold_in(key, GRID_KEY)
     return grids.draw(kind, of_grid, c.num_layers, SOLVERS[c.solver].nodes)

@@ -20,7 +20,7 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.positions import ROPE_SCALINGS
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.grid import FIXED, MOVES
+from diffeq_former.ode.grid import MOVES
 from diffeq_former.ode.solvers import SOLVERS
 
 
@@ -293,4 +293,4 @@ def test_members_are_those_of_the_registries():
     for field, registry in registries.items():
         assert set(typing.get_args(hints[field])) == set(registry), field
     grids = typing.get_type_hints(TrainingConfig)["depth_grid"]
-    assert set(typing.get_args(grids)) == {FIXED, *MOVES}
+    assert set(typing.get_args(grids)) == {"fixed", *MOVES}

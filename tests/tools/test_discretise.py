@@ -1,4 +1,4 @@
-"""tools/discretise.py as a user runs it, and what the other tools do with its run."""
+"""tools/convert.py discretise as a user runs it, and what other tools do with it."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from runs import Command
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training import run_directory
 
-TOOL = "discretise.py"
+TOOL = ("convert.py", "discretise")
 NUM_STEPS = 5
 
 
@@ -18,7 +18,7 @@ NUM_STEPS = 5
 def discrete(tool, trained, tmp_path_factory):
     output = tmp_path_factory.mktemp("discrete") / "run"
     flags = (f"--num_steps={NUM_STEPS}", f"--output={output}")
-    result = tool(TOOL, f"--workdir={trained.workdir}", *flags)
+    result = tool(*TOOL, f"--workdir={trained.workdir}", *flags)
     assert result.returncode == 0, result.stderr
     [line] = map(json.loads, result.stdout.splitlines())
     assert (line["num_steps"], line["output"]) == (NUM_STEPS, str(output))
@@ -65,15 +65,15 @@ def test_training_goes_on_from_it(discrete, loss, tmp_path):
 def test_nothing_is_overwritten(refused, trained, tmp_path):
     (tmp_path / "mine").mkdir()
     flags = ("--num_steps=3", f"--output={tmp_path / 'mine'}")
-    line = refused(TOOL, f"--workdir={trained.workdir}", *flags)
+    line = refused(*TOOL, f"--workdir={trained.workdir}", *flags)
     assert line.startswith(f"output {tmp_path / 'mine'} exists: remove it or name")
 
 
 def test_what_is_refused_leaves_nothing(refused, trained, tmp_path):
     flags = ("--num_steps=0", f"--output={tmp_path / 'run'}")
-    line = refused(TOOL, f"--workdir={trained.workdir}", *flags)
+    line = refused(*TOOL, f"--workdir={trained.workdir}", *flags)
     assert line == "num_steps: expected 1 or more, got 0"
     flags = ("--num_steps=3", f"--output={tmp_path / 'run'}")
-    line = refused(TOOL, f"--workdir={tmp_path}", *flags)
+    line = refused(*TOOL, f"--workdir={tmp_path}", *flags)
     assert line.startswith(f"{tmp_path} is no run")
     assert list(tmp_path.iterdir()) == []

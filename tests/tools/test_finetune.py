@@ -84,7 +84,9 @@ def test_it_is_used_like_any_run(tool, tuned, trained):
 def test_merged_it_has_the_same_loss(tool, tuned, tmp_path):
     workdir, figures = tuned
     output = tmp_path / "merged"
-    result = tool("merge_lora.py", f"--workdir={workdir}", f"--output={output}")
+    result = tool(
+        "convert.py", "merge_lora", f"--workdir={workdir}", f"--output={output}"
+    )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {
         "workdir": str(workdir),
@@ -99,25 +101,27 @@ def test_merged_it_has_the_same_loss(tool, tuned, tmp_path):
 def test_what_the_tools_refuse(refused, tuned, trained, tmp_path):
     workdir, _ = tuned
     output = f"--output={tmp_path / 'out'}"
-    for name, run, words in (
+    for command, run, words in (
         (
-            "export_adapter.py",
+            "convert.py export_adapter",
             workdir,
             "a model of layer_table and euler has no Hugging",
         ),
-        ("export_adapter.py", trained.workdir, "this run has no adapter"),
-        ("export_adapter.py", tmp_path, f"{tmp_path} is no run"),
+        ("convert.py export_adapter", trained.workdir, "this run has no adapter"),
+        ("convert.py export_adapter", tmp_path, f"{tmp_path} is no run"),
         ("export_hf.py", workdir, f"{workdir} has adapters of its own; merge them"),
         (
-            "merge_lora.py",
+            "convert.py merge_lora",
             trained.workdir,
             f"{trained.workdir} has no adapter to merge",
         ),
     ):
-        assert refused(name, f"--workdir={run}", output).startswith(words)
+        assert refused(*command.split(), f"--workdir={run}", output).startswith(words)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
-    line = refused("merge_lora.py", f"--workdir={workdir}", f"--output={tmp_path}/mine")
+    line = refused(
+        "convert.py", "merge_lora", f"--workdir={workdir}", f"--output={tmp_path}/mine"
+    )
     assert line.startswith(f"output {tmp_path}/mine exists")
 
 
