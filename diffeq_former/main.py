@@ -43,7 +43,7 @@ def main() -> int:
     from diffeq_former.inference.perplexity import make_evaluate
     from diffeq_former.inference.text import make_sampler
     from diffeq_former.training import loop, run_directory, state
-    from diffeq_former.training.evaluation_hooks import Judges
+    from diffeq_former.training.evaluation_hooks import EvaluationHooks
 
     process_flags.start_from_flags(_stop)
     compilation_cache.enable()
@@ -61,7 +61,7 @@ def main() -> int:
     mesh = make_mesh(config.mesh)
     check_fits(config, mesh, dataset.seq_len)
     samples = config.training.sample_every > 0
-    judges = Judges(
+    hooks = EvaluationHooks(
         evaluate=make_evaluate(config, dataset, mesh),
         sample=make_sampler(config, mesh, dataset.tokenizer()) if samples else None,
         analyse=make_analyse(config, dataset, mesh) if config.analysis_every else None,
@@ -72,7 +72,7 @@ def main() -> int:
             workdir,
             dataset,
             mesh,
-            judges,
+            hooks,
             _stop,
             first_state=first_state,
             allow_config_change=_ALLOW_CONFIG_CHANGE.value,

@@ -74,10 +74,10 @@ def first_state(config, mesh) -> state.TrainState:
     return jax.tree.map(jnp.copy, _create(_of_a_step(config), mesh))
 
 
-def train(config, workdir, dataset, judges, stop, **options) -> int:
+def train(config, workdir, dataset, hooks, stop, **options) -> int:
     options = {"first_state": first_state} | options
     with steps_traced_once():
-        return loop.train(config, workdir, dataset, mesh_of(), judges, stop, **options)
+        return loop.train(config, workdir, dataset, mesh_of(), hooks, stop, **options)
 
 
 def last_state(workdir, config):

@@ -12,7 +12,7 @@ from runs import Command, tiny_config
 from diffeq_former.errors import OutOfMemoryError
 from diffeq_former.process_exit import WRONG_INPUT
 from diffeq_former.training import run_directory
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 from diffeq_former.training.preemption import StopRequest
 
 LONG = 16384
@@ -81,15 +81,15 @@ def test_in_an_evaluation_the_last_checkpoint_stands(tmp_path):
     def evaluate(params, should_stop):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating")
 
-    judges = Judges(evaluate=evaluate, sample=None)
+    hooks = EvaluationHooks(evaluate=evaluate, sample=None)
     with pytest.raises(OutOfMemoryError) as error:
-        train(config, tmp_path / "run", dataset, judges, StopRequest())
+        train(config, tmp_path / "run", dataset, hooks, StopRequest())
     assert str(error.value).endswith("the last good checkpoint, of step 2, stands")
     other = jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     def fails(params, should_stop):
         raise other
 
-    judges = dataclasses.replace(judges, evaluate=fails)
+    hooks = dataclasses.replace(hooks, evaluate=fails)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        train(config, tmp_path / "other", dataset, judges, StopRequest())
+        train(config, tmp_path / "other", dataset, hooks, StopRequest())

@@ -1,4 +1,4 @@
-"""The loop: when to step, report, judge, save and stop."""
+"""The training loop: when to step, report, evaluate, save and stop."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from diffeq_former.training import checkpoint, divergence, run_directory, state
 from diffeq_former.training.checkpoint.integrity import Damaged, set_aside
 from diffeq_former.training.divergence import Diverged
 from diffeq_former.training.error_translation import told
-from diffeq_former.training.evaluation_hooks import Judges, Judging, is_due
+from diffeq_former.training.evaluation_hooks import EvaluationHooks, HookRunner, is_due
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
@@ -37,7 +37,7 @@ def train(
     workdir: Path,
     dataset: Dataset,
     mesh: Mesh,
-    judges: Judges,
+    hooks: EvaluationHooks,
     stop: StopRequest,
     *,
     first_state: Callable[[Config, Mesh], TrainState] = state.create,
@@ -50,7 +50,7 @@ def train(
       workdir: The run's folder.
       dataset: Prepared data.
       mesh: Of all devices; what the config asks for and fits it.
-      judges: Of the model, on the way.
+      hooks: What evaluates the model while it trains.
       stop: Asked after every step, and while evaluating.
       first_state: Makes what a run starts with that has no checkpoint yet.
       allow_config_change: Whether a run may go on with another config.
@@ -73,7 +73,7 @@ def train(
     words = described(config, dataset.seq_len, mesh)
     ends = told(workdir, config.optimizer.learning_rate)
     with ends, locked(workdir), contextlib.ExitStack() as stack:
-        given = (config, workdir, dataset, mesh, judges, stop, first_state)
+        given = (config, workdir, dataset, mesh, hooks, stop, first_state)
         return _Loop(*given, stack, words).run()
 
 
@@ -81,7 +81,7 @@ class _Loop:
     """A run, between any two of its steps."""
 
     def __init__(
-        self, config, workdir, dataset, mesh, judges, stop, first_state, stack, words
+        self, config, workdir, dataset, mesh, hooks, stop, first_state, stack, words
     ):
         def closing(resource):
             return stack.enter_context(contextlib.closing(resource))
@@ -104,8 +104,8 @@ class _Loop:
         )
         self._progress = closing(Progress(self._c.num_steps, self._step, shown=primary))
         answers = (self._writer, self._progress)
-        self._judging = Judging(
-            config, workdir, judges, *answers, self._should_stop, primary
+        self._hooks = HookRunner(
+            config, workdir, hooks, *answers, self._should_stop, primary
         )
         self._set_aside(damaged)
         self._checkpoints = closing(
@@ -129,7 +129,7 @@ class _Loop:
 
     def _run(self) -> int:
         if not self._complete:
-            self._judge()
+            self._run_hooks()
         while self._step < self._c.num_steps and not self._should_stop():
             try:
                 with self._profile.of_step(self._step + 1, lambda: self._state):
@@ -228,18 +228,18 @@ class _Loop:
         self._metrics = None
 
     def _stand_still(self) -> None:
-        """What needs the state as it is: the judges, a checkpoint."""
+        """Run the hooks that are due, and save a checkpoint if one is."""
         self._report()
-        loss = self._judge()
-        judged = loss is not None and self._c.keep_best > 0
-        if judged or self._is_due(self._c.checkpoint_every):
+        loss = self._run_hooks()
+        may_be_best = loss is not None and self._c.keep_best > 0
+        if may_be_best or self._is_due(self._c.checkpoint_every):
             # In a row of bad steps the checkpoints before it stay.
             if self._bad_steps == 0 or self._step == self._c.num_steps:
                 self._save(loss)
 
-    def _judge(self) -> float | None:
-        """The validation loss, if it is due and nothing stopped the evaluation."""
-        self._complete, loss = self._judging(self._step, self._state.params)
+    def _run_hooks(self) -> float | None:
+        """Return the validation loss if an evaluation was due and was not stopped."""
+        self._complete, loss = self._hooks(self._step, self._state.params)
         return loss
 
     def _save(self, validation_loss: float | None = None) -> None:
@@ -261,7 +261,7 @@ class _Loop:
     def _end(self) -> int:
         self._checkpoints.wait()
         self._progress.say(f"{self._workdir}: step {self._step}, the last, is done")
-        self._judging.print_last()
+        self._hooks.print_last()
         return OK
 
     def _is_due(self, *intervals: int) -> bool:

@@ -93,7 +93,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
             opt_state=updated.opt_state,
             skipped_steps=state.skipped_steps + ~finite,
         )
-        new = _judged(new, state, losses["loss"], finite & ~spike)
+        new = _with_counts(new, state, losses["loss"], finite & ~spike)
         metrics = losses | gradient_norms
         metrics |= norms("update_norm", updated.update_squares)
         metrics |= norms("param_norm", updated.param_squares)
@@ -129,7 +129,7 @@ def _micro_batches(batch_BL: dict, M: int) -> dict:
     return jax.tree.map(split, batch_BL)
 
 
-def _judged(
+def _with_counts(
     new: TrainState, old: TrainState, loss: jax.Array, good: jax.Array
 ) -> TrainState:
     usual_loss = next_usual_loss(old.usual_loss, loss)

@@ -19,10 +19,10 @@ from diffeq_former.config import (
 from diffeq_former.finetuning.base import complete, first_state
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import run_directory
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 from diffeq_former.training.preemption import StopRequest
 
-JUDGES = Judges(
+HOOKS = EvaluationHooks(
     evaluate=lambda params, should_stop: {
         "loss": float(abs(params["weights"]["qkv"]["lora_b"]).sum())
     },
@@ -46,7 +46,7 @@ def test_stopped_and_continued(write_run, dataset, tmp_path):
     def run(workdir, stop) -> tuple[int, Config]:
         config = run_directory.fit(complete(wanted, workdir, dataset), dataset)
         options = {"first_state": first_state}
-        return train(config, workdir, dataset, JUDGES, stop, **options), config
+        return train(config, workdir, dataset, HOOKS, stop, **options), config
 
     code, config = run(tmp_path / "whole", StopRequest())
     assert code == 0

@@ -8,7 +8,7 @@ from runs import tiny_config
 
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training import run_directory
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 from diffeq_former.training.preemption import StopRequest
 
 
@@ -30,17 +30,17 @@ def config(whole_config):
 
 
 @pytest.fixture(scope="session")
-def judges(whole_config, dataset):
+def hooks(whole_config, dataset):
     evaluate = make_evaluate(whole_config, dataset, mesh_of())
-    return Judges(
+    return EvaluationHooks(
         evaluate=lambda params, should_stop: evaluate(params),
         sample=lambda params: f"{float(params['final_norm']['scale'].sum())}",
     )
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(whole_config, dataset, judges, tmp_path_factory):
+def uninterrupted(whole_config, dataset, hooks, tmp_path_factory):
     """The folder of a run of `config`, which no test may change."""
     workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    assert train(whole_config, workdir, dataset, judges, StopRequest()) == 0
+    assert train(whole_config, workdir, dataset, hooks, StopRequest()) == 0
     return workdir

@@ -108,7 +108,7 @@ def test_best_over_a_restart(directory):
     assert checkpoint.saved_steps(directory) == [1, 4]
 
 
-def test_what_cannot_be_judged_is_kept(directory):
+def test_what_has_no_finite_loss_is_kept(directory):
     save_all(directory, {1: 1.0, 2: 2.0, 3: 3.0}, keep_latest=3)
     (directory / "2" / "metrics" / "metrics").write_text("")
     save_all(directory, {4: 4.0}, keep_latest=1)

@@ -18,7 +18,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 from diffeq_former.training.checkpoint.integrity import choose, set_aside
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.run_directory import LOCK
 
@@ -62,9 +62,9 @@ def config(config):
 
 
 @pytest.fixture(scope="module")
-def whole(config, dataset, judges, tmp_path_factory):
+def whole(config, dataset, hooks, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "whole"
-    assert train(config, workdir, dataset, judges, StopAfter(8)) == STOPPED
+    assert train(config, workdir, dataset, hooks, StopAfter(8)) == STOPPED
     assert not (workdir / "checkpoints-damaged").exists()
     assert checkpoint.saved_steps(workdir / "checkpoints") == STEPS
     return workdir
@@ -194,9 +194,9 @@ def test_the_step_is_saved_again_and_both_damaged_ones_are_kept(
 def test_all_are_damaged(workdir, directory, dataset, config):
     names = [damage(directory / str(step)) for step in STEPS]
     before = contents(workdir)
-    judges = Judges(evaluate=None, sample=None)
+    hooks = EvaluationHooks(evaluate=None, sample=None)
     with pytest.raises(UserError) as error:
-        train(config, workdir, dataset, judges, StopRequest())
+        train(config, workdir, dataset, hooks, StopRequest())
     message = str(error.value)
     for step, name in zip(STEPS, names, strict=True):
         assert f"{directory}/{step} is damaged: {name} has changed" in message
@@ -237,11 +237,11 @@ def test_a_run_is_loaded_from_what_is_not_damaged(workdir, directory, capsys):
 
 
 def test_the_run_resumes_as_if_undamaged(
-    workdir, directory, config, dataset, judges, whole, abstract, states, capsys
+    workdir, directory, config, dataset, hooks, whole, abstract, states, capsys
 ):
     name = damage(directory / "8")
     damaged = contents(directory / "8")
-    assert train(config, workdir, dataset, judges, StopAfter(2)) == STOPPED
+    assert train(config, workdir, dataset, hooks, StopAfter(2)) == STOPPED
     err = capsys.readouterr().err
     place = workdir / "checkpoints-damaged" / "8"
     assert (

@@ -12,7 +12,7 @@ from runs import tiny_config
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.process_exit import OK, STOPPED
 from diffeq_former.training import loop, run_directory
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 from diffeq_former.training.preemption import StopRequest
 
 NUM_STEPS = 12
@@ -36,8 +36,8 @@ def train(config, workdir, dataset, mesh, stop):
     def evaluate(params, should_stop):
         return make_evaluate(config, dataset, mesh)(params)
 
-    judges = Judges(evaluate=evaluate, sample=None)
-    return loop.train(config, workdir, dataset, mesh, judges, stop)
+    hooks = EvaluationHooks(evaluate=evaluate, sample=None)
+    return loop.train(config, workdir, dataset, mesh, hooks, stop)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from diffeq_former.analysis.trajectory import describe
 from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import run_directory
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 
 
 def expected(trained: Trained, dataset) -> dict[str, float]:
@@ -47,14 +47,14 @@ def test_analyses_of_a_run_that_was_interrupted(dataset, tmp_path):
     config = tiny_config(dataset, checkpoint_every=2, keep_latest=3)
     config = dataclasses.replace(config, analysis_every=2)
     config = run_directory.fit(config, dataset)
-    judges = Judges(
+    hooks = EvaluationHooks(
         evaluate=lambda params, should_stop: {"loss": 1.0},
         sample=None,
         analyse=make_analyse(config, dataset, mesh_of()),
     )
     workdir = tmp_path / "run"
-    assert train(config, workdir, dataset, judges, StopAfter(3)) == STOPPED
-    assert train(config, workdir, dataset, judges, StopAfter(1)) == STOPPED
+    assert train(config, workdir, dataset, hooks, StopAfter(3)) == STOPPED
+    assert train(config, workdir, dataset, hooks, StopAfter(1)) == STOPPED
     written = [line for line in lines(workdir) if "analysis/norm" in line]
     assert [line["step"] for line in written] == [2, 4]
     for line in written:

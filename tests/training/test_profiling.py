@@ -16,7 +16,7 @@ from diffeq_former.config import Config, ProfileConfig, TrainingConfig
 from diffeq_former.distributed.mesh import batch_sharding, layout
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import state
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.step import make_train_step
@@ -35,8 +35,8 @@ def recording(config, **profile):
     return dataclasses.replace(config, profile=ProfileConfig(**profile))
 
 
-def judges(evaluate=lambda params, should_stop: {"loss": 1.0}):
-    return Judges(evaluate=evaluate, sample=None)
+def hooks(evaluate=lambda params, should_stop: {"loss": 1.0}):
+    return EvaluationHooks(evaluate=evaluate, sample=None)
 
 
 def traces(workdir) -> list:
@@ -58,7 +58,7 @@ def is_named(scope: str, names: str) -> bool:
 
 def test_a_trace_of_the_chosen_steps(config, dataset, tmp_path, capsys):
     chosen = recording(config, start_step=3, num_steps=2)
-    assert train(chosen, tmp_path, dataset, judges(), StopAfter(6)) == STOPPED
+    assert train(chosen, tmp_path, dataset, hooks(), StopAfter(6)) == STOPPED
     [folder] = traces(tmp_path)
     assert traced_steps(folder) == [3, 4]
     [planes] = folder.glob("*.xplane.pb")
@@ -69,7 +69,7 @@ def test_a_trace_of_the_chosen_steps(config, dataset, tmp_path, capsys):
 
 
 def test_without_it_there_is_none_and_nothing_waits(config, dataset, tmp_path):
-    assert train(config, tmp_path, dataset, judges(), StopAfter(4)) == STOPPED
+    assert train(config, tmp_path, dataset, hooks(), StopAfter(4)) == STOPPED
     assert not (tmp_path / "profile").exists()
 
     def asked():
@@ -85,13 +85,13 @@ def test_a_run_that_is_stopped_leaves_its_part_and_the_next_the_rest(
     config, dataset, tmp_path, capsys
 ):
     chosen = recording(config, start_step=2, num_steps=4)
-    assert train(chosen, tmp_path, dataset, judges(), StopAfter(3)) == STOPPED
+    assert train(chosen, tmp_path, dataset, hooks(), StopAfter(3)) == STOPPED
     [first] = traces(tmp_path)
     first = first.rename(tmp_path / "first")  # the folders are named by the second
-    assert train(chosen, tmp_path, dataset, judges(), StopAfter(5)) == STOPPED
+    assert train(chosen, tmp_path, dataset, hooks(), StopAfter(5)) == STOPPED
     [rest] = traces(tmp_path)
     assert (traced_steps(first), traced_steps(rest)) == ([2, 3], [4, 5])
-    assert train(chosen, tmp_path, dataset, judges(), StopAfter(1)) == STOPPED
+    assert train(chosen, tmp_path, dataset, hooks(), StopAfter(1)) == STOPPED
     assert "no profile: steps 2 to 5 were before step 8" in capsys.readouterr().err
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_fails_leaves_its_part(config, dataset, tmp_path):
     chosen = dataclasses.replace(config, training=training)
     chosen = recording(chosen, start_step=2, num_steps=5)
     with pytest.raises(ValueError, match="in the evaluation"):
-        train(chosen, tmp_path, dataset, judges(fails), StopRequest())
+        train(chosen, tmp_path, dataset, hooks(fails), StopRequest())
     [folder] = traces(tmp_path)
     assert traced_steps(folder) == [2, 3]
 

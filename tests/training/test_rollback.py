@@ -23,13 +23,13 @@ from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import UserError
 from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import checkpoint, run_directory, state
-from diffeq_former.training.evaluation_hooks import Judges
+from diffeq_former.training.evaluation_hooks import EvaluationHooks
 from diffeq_former.training.preemption import StopRequest
 
 BROKEN = 1  # the token's id: a byte that the words do not have
 START, END = 3, 18
 CHECKPOINTS = range(START, END + 1, 3)
-JUDGES = Judges(
+HOOKS = EvaluationHooks(
     evaluate=lambda params, should_stop: {"loss": 1.0}, sample=lambda params: "words"
 )
 
@@ -98,7 +98,7 @@ def broken(config, dataset, tmp_path_factory):
     """A run whose only checkpoint has the broken parameters."""
     workdir = tmp_path_factory.mktemp("runs") / "broken"
     options = {"first_state": first_state}
-    train(config, workdir, dataset, JUDGES, StopAfter(START), **options)
+    train(config, workdir, dataset, HOOKS, StopAfter(START), **options)
     latest, _ = last_state(workdir, config)
     embedding = latest.params["embedding"]
     embedding["token"] = embedding["token"].at[BROKEN].set(jnp.nan)
@@ -112,7 +112,7 @@ def broken(config, dataset, tmp_path_factory):
 @pytest.fixture(scope="module")
 def uninterrupted(broken, config, dataset, tmp_path_factory):
     workdir = copy_of(broken, tmp_path_factory.mktemp("runs"))
-    assert train(config, workdir, dataset, JUDGES, StopRequest()) == 0
+    assert train(config, workdir, dataset, HOOKS, StopRequest()) == 0
     return workdir
 
 
@@ -160,7 +160,7 @@ def test_says_so_and_compiles_nothing_again(
     )
     often = changed(config, checkpoint_every=1, keep_latest=3, rollbacks=1)
     with pytest.raises(UserError) as error:
-        train(often, workdir, dataset, JUDGES, StopRequest(), allow_config_change=True)
+        train(often, workdir, dataset, HOOKS, StopRequest(), allow_config_change=True)
     where, _ = expected[0]
     said = capsys.readouterr().err
     assert (
@@ -199,9 +199,9 @@ def test_stopped_after_each_rollback_equals_uninterrupted(
     workdir = copy_of(broken, tmp_path)
     for n, (_, step) in enumerate(expected, start=1):
         stop = StopAfterRollback(workdir, n)
-        assert train(config, workdir, dataset, JUDGES, stop) == STOPPED
+        assert train(config, workdir, dataset, HOOKS, stop) == STOPPED
         assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == step + 1
-    assert train(config, workdir, dataset, JUDGES, StopRequest()) == 0
+    assert train(config, workdir, dataset, HOOKS, StopRequest()) == 0
     assert_same(workdir, uninterrupted, config)
 
 
@@ -260,7 +260,7 @@ def test_spikes_are_divergence(dataset, tmp_path):
     steep = dataclasses.replace(config, optimizer=optimizer)
     steep, workdir = run_directory.fit(steep, dataset), tmp_path / "run"
     with pytest.raises(UserError) as error:
-        train(steep, workdir, dataset, JUDGES, StopRequest())
+        train(steep, workdir, dataset, HOOKS, StopRequest())
     why = (
         r"the loss was above 1\.5 times the usual \d\.\d+ in 3 steps in a row, to step "
     )

@@ -109,14 +109,14 @@ class Checkpoints:
         shutil.rmtree(self._path(step, PARTIAL))
 
     def _unwanted(self) -> set[int]:
-        """The steps neither latest nor best; also not those that cannot be judged."""
+        """The steps neither latest nor best, nor without a finite validation loss."""
         losses = {}
         for step in saved_steps(self._directory):
             with contextlib.suppress(OSError, ValueError):
                 loss = _validation_loss(self._path(step))
                 losses[step] = math.inf if loss is None else loss
-        judged = [step for step, loss in losses.items() if math.isfinite(loss)]
-        best = sorted(judged, key=losses.get)[: self._keep_best]
+        comparable = [step for step, loss in losses.items() if math.isfinite(loss)]
+        best = sorted(comparable, key=losses.get)[: self._keep_best]
         return losses.keys() - {*best, *list(losses)[-self._keep_latest :]}
 
     def _path(self, step: int, suffix: str = "") -> Path:
