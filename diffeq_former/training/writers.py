@@ -68,7 +68,7 @@ class MetricsWriter:
         self._events.add_text(name, indented, step)
 
     def hyper_parameters(self, settings: dict, metric: str) -> None:
-        """Record a run's settings, nested by section, and the metric it is compared by."""
+        """Record the settings, nested by section, and the metric that compares runs."""
         for summary in hparams(flatten(settings), {metric: 0.0}):
             self._events.file_writer.add_summary(summary)
 
