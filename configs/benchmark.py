@@ -1,10 +1,10 @@
-"""A model of the size that speed is measured with on a CPU; not meant to be trained.
+"""A model for speed measurements on a CPU; not meant to be trained.
 
     python tools/benchmark.py train --config=configs/benchmark.py \
         --variant="plain: model.weights=layer_table model.solver=lie_trotter"
 
 Hardware: 2 CPU cores, 1.5 GB.
-Time: about 2 s a step.
+Time: about 2 s per step.
 Result: docs/performance.md.
 """
 

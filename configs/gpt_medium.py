@@ -1,16 +1,17 @@
-"""DiffEqFormer of GPT-2 medium's size (24 x 1024) on OpenWebText, as in the paper.
+"""DiffEqFormer of the size of GPT-2 medium (24 x 1024) on OpenWebText, as in the paper.
 
     python -m diffeq_former.main --config=configs/gpt_medium.py \
         --workdir=runs/gpt_medium --config.data.path=data/openwebtext
 
-Baseline, GPT-2 medium itself: --config.model.weights=layer_table
+Baseline (GPT-2 medium): --config.model.weights=layer_table
 --config.model.solver=lie_trotter
 
 Hardware: GPUs with 80 GB. 1,274,538,688 parameters x 12 bytes (values, two
-moments) = 15 GB on each; activations come on top and shrink with more micro-batches.
-Time: 6 x 354M weights + 12 x 24 x 1024 x 1024 for attention = 2.42 GFLOP a token,
+moments) = 15 GB on each; activations add to this and shrink with more micro-batches.
+Time: 6 x 354M weights + 12 x 24 x 1024 x 1024 for attention = 2.42 GFLOP per token,
 x 10.5e9 tokens = 2.5e19 FLOP: 18 hours at 40 % of 989 TFLOP/s (one H100).
-Result: below that of gpt_small (22.1); we know of no plot of this run.
+Result: a validation perplexity below that of gpt_small (22.1); no plot of
+this run is known.
 """
 
 from diffeq_former.config import default_config

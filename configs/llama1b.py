@@ -1,20 +1,20 @@
-"""DiffEqFormer of a Llama's form (16 x 2048) on OpenWebText, as in the paper.
+"""DiffEqFormer with Llama blocks (16 x 2048) on OpenWebText, as in the paper.
 
     python -m diffeq_former.main --config=configs/llama1b.py --workdir=runs/llama1b \
         --config.data.path=data/openwebtext_llama
 
-The data set is prepared with a tokenizer of 32,000 pieces and --seq_len=2048.
-Baseline, the Llama of that size: --config.model.weights=layer_table
---config.model.solver=lie_trotter. As the authors' code computes it:
+The dataset is prepared with a tokenizer of 32,000 pieces and --seq_len=2048.
+Baseline (a Llama of the same size): --config.model.weights=layer_table
+--config.model.solver=lie_trotter. Block and initialisation of the authors' code:
 --config.model.chain_norms=True --config.model.initialization=authors
 
-Hardware: one GPU with 140 GB, or several that share the 80 GB of parameters (6.64e9
-x 12 bytes: values, two moments), which the axis fsdp cuts; tools/plan.py tells what
-fits. More than 256 devices need --config.mesh.tensor or sequence too, or a larger
-batch, as each takes at least one of the 256 sequences.
-Time: 6 x 1.14e9 weights + 12 x 16 x 2048 x 2048 for attention = 7.6 GFLOP a token,
-x 21e9 tokens = 1.6e20 FLOP, a third more with rematerialisation: 19 hours at 40 % of
-989 TFLOP/s on eight H200.
+Hardware: one GPU with 140 GB, or several over which the mesh axis fsdp shards the 80 GB
+of parameters and moments (6.64e9 x 12 bytes: values, two moments); tools/plan.py
+reports what fits. More than 256 devices also need --config.mesh.tensor or sequence, or
+a larger batch, because each device takes at least one of the 256 sequences.
+Time: 6 x 1.14e9 weights + 12 x 16 x 2048 x 2048 for attention = 7.6 GFLOP per token,
+x 21e9 tokens = 1.6e20 FLOP, and a third more with rematerialisation: 19 hours at 40 %
+of 989 TFLOP/s on eight H200.
 Result: the authors' plots end at a validation perplexity of 9.69 (Llama: 10.18).
 """
 

@@ -1,16 +1,16 @@
-"""The small DiffEqFormer of docs/results.md: width 128, 8 steps, E 48, length 128.
+"""The small DiffEqFormer of docs/results.md: width 128, 8 steps, E = 48, length 128.
 
     python -m diffeq_former.main --config=configs/small.py --workdir=runs/small \
         --config.data.path=data/books
 
-Its plain twin, whose best learning rate is the same:
+The baseline, a plain transformer with the same best learning rate:
 
     ... --config.model.weights=layer_table --config.model.solver=lie_trotter
 
-Data: any text in 4,096 SentencePiece tokens, prepared with --seq_len=128.
+Data: any text, prepared with 4,096 SentencePiece pieces and --seq_len=128.
 Hardware: 2 CPU cores.
-Time: about a second a step on one core: half an hour.
-Result: 4.255 nats a token after 2,000 steps (plain: 4.353), see docs/results.md.
+Time: about one second per step on one core, half an hour in all.
+Result: 4.255 nats per token after 2,000 steps (baseline: 4.353), see docs/results.md.
 """
 
 from diffeq_former.config import default_config
@@ -25,11 +25,11 @@ def get_config():
     config.model.max_len = 128
     config.model.time_embed_dim = 48
     config.model.dtype = "float32"
-    config.model.remat = "dots"  # on a CPU a quarter faster than to save everything
+    config.model.remat = "dots"  # on a CPU a quarter faster than "none"
     config.optimizer.learning_rate = 2e-3
     config.optimizer.bank_multiplier = 0.3
     config.training.num_steps = 2000
-    config.training.batch_size = 16  # 2,048 tokens a step, 4.1M in all
+    config.training.batch_size = 16  # 2,048 tokens per step, 4.1M in all
     config.training.eval_every = 250
     config.training.checkpoint_every = 250
     return config

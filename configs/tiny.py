@@ -3,12 +3,12 @@
     python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
         --config.data.path=data/stdlib
 
-`make demo` prepares that data (1,024 SentencePiece pieces, length 128) and runs it.
+`make demo` prepares this dataset (1,024 SentencePiece pieces, length 128) and trains.
 
 Hardware: 2 CPU cores.
-Time: 400 steps x 0.28 s of CPU, over both cores, and 20 s of it to compile once.
+Time: 400 steps x 0.28 s of CPU time over both cores, and 20 s of CPU time to compile.
 Result: 2.2 bits per byte of held-out text (a perplexity of 40 to 50, depending on the
-Python whose library it is), a third fewer than the 3.4 of the unigram model.
+Python version whose library is the text), a third less than the unigram model's 3.4.
 """
 
 from diffeq_former.config import default_config
@@ -25,7 +25,7 @@ def get_config():
     config.model.max_len = 128
     config.model.time_embed_dim = 16
     config.model.dtype = "float32"
-    config.model.remat = "dots"  # on a CPU a quarter faster than to save everything
+    config.model.remat = "dots"  # on a CPU a quarter faster than "none"
     config.optimizer.learning_rate = 4e-3
     config.optimizer.bank_multiplier = 0.3
     config.training.num_steps = 400  # x 8 x 128 = 409,600 tokens

@@ -1,1 +1,1 @@
-"""Continuous-depth transformers: weights generated over time, depth integrated."""
+"""Continuous-depth transformers with weights generated as functions of depth."""

@@ -1,4 +1,4 @@
-"""Files and directories that are written whole or not at all."""
+"""Atomic output: files and directories appear only when they are complete."""
 
 import contextlib
 import shutil
@@ -9,25 +9,25 @@ from diffeq_former.errors import UserError, is_disk_full
 
 
 def aside(path: Path) -> Path:
-    """Where what becomes `path` is written first."""
+    """Return the temporary path at which `path` is written."""
     return path.absolute().with_name(f".{path.name}.partial")
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Gives a path aside, whose file takes the place of `path` when all is written."""
+    """Yield a temporary path, whose file replaces `path` when the context ends."""
     yield aside(path)
     aside(path).replace(path)
 
 
 @contextlib.contextmanager
 def complete_or_nothing(output: Path) -> Iterator[Path]:
-    """Gives a directory aside that becomes `output` only when all is written.
+    """Yield a temporary directory that is renamed to `output` when the context ends.
 
-    What an interrupted run left aside is removed first.
+    The temporary directory of an interrupted run is removed first.
 
     Raises:
-      UserError: if `output` exists, or there is no room on the disk.
+      UserError: If `output` exists, or the disk is full.
     """
     if output.exists():
         raise UserError(f"output {output} exists: remove it or name another directory")
@@ -40,8 +40,8 @@ def complete_or_nothing(output: Path) -> Iterator[Path]:
     except (OSError, RuntimeError) as error:
         if is_disk_full(error):
             raise UserError(
-                f"no room on the disk for {output} ({error}): free some, or name an"
-                " output elsewhere; nothing was kept"
+                f"no room on the disk for {output} ({error}): free some"
+                " space, or choose an output on another disk; no partial output remains"
             ) from error
         raise
     finally:

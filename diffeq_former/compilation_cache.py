@@ -1,4 +1,4 @@
-"""Compiled programs are kept between runs, so that all but the first start quickly."""
+"""Persistent cache of compiled programs, which shortens the start of later runs."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,10 @@ import jax
 
 
 def enable() -> None:
-    """Keeps every program, in JAX_COMPILATION_CACHE_DIR or ~/.cache/diffeq_former.
+    """Cache all programs in JAX_COMPILATION_CACHE_DIR or ~/.cache/diffeq_former.
 
-    Does nothing where that folder cannot be written. With several CPU devices nothing
-    is kept: programs that were read back wait there for each other for ever (JAX 0.10).
+    The cache is disabled with several CPU devices, where programs that are loaded from
+    it deadlock (JAX 0.10). A folder that is not writable is ignored.
     """
     if jax.default_backend() == "cpu" and jax.device_count() > 1:
         jax.config.update("jax_compilation_cache_dir", None)

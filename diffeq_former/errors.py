@@ -1,4 +1,4 @@
-"""What ends a program with one clear line: wrong input, or a fault of the machine."""
+"""Exceptions that end a program with a clear message instead of a traceback."""
 
 import errno
 import os
@@ -8,39 +8,43 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UserError(ValueError):
-    """Wrong input. The message is one line: what is wrong, what to do instead."""
+    """Wrong input. The message is one line on what is wrong and what to do instead."""
 
 
 class DiskFullError(UserError):
-    """No room on the disk. The process exits at once, as its exit handlers write."""
+    """The disk is full. The process skips its exit handlers, because they write."""
 
 
 class OutOfMemoryError(UserError):
-    """More than a device can hold. The message may have several lines."""
+    """The memory of a device is exhausted. The message may have several lines."""
 
 
 class FaultError(Exception):
-    """No fault of the user. The message is one line; the same command may succeed.
+    """A failure that is not due to wrong input; the same command may succeed later.
 
-    The process exits at once, as its exit handlers may wait for what hangs.
+    The message is one line. The process skips its exit handlers, because they may wait
+    for something that hangs.
     """
 
 
 class Interrupted(FaultError):
-    """It was to stop while it waited for something that did not come."""
+    """Raised when a stop is requested while waiting for data."""
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether it says so: libraries report the system's error only in words."""
+    """Return whether an error's message reports a full disk.
+
+    Some libraries preserve only the message of the system's error.
+    """
     return any(os.strerror(code) in str(error) for code in _DISK_FULL)
 
 
 def require_member(field: str, value: str, members: Iterable[str]) -> None:
-    """Raises UserError unless a field of the config is one of these."""
+    """Raise UserError unless the value of a config field is one of `members`."""
     require(value in members, field, "one of " + ", ".join(members), value)
 
 
 def require(condition: bool, field: str, expected: str, value: object) -> None:
-    """Raises UserError, naming a field of the config, unless the condition holds."""
+    """Raise UserError about a config field unless the condition holds."""
     if not condition:
         raise UserError(f"config.{field}: expected {expected}, got {value!r}")

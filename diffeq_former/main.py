@@ -1,15 +1,19 @@
-"""Trains a model, or goes on with it where the folder's run stands.
+"""Train a model, or resume the run in the given folder.
 
 python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
   --config.data.path=data/stdlib [--config.SECTION.FIELD=VALUE ...]
 
-Exits with 0 when done, 2 for wrong input (also a model that the devices' memory cannot
-hold, with what would spare some), 75 when it was stopped by SIGTERM, SIGUSR1 or Ctrl-C
-(a second one ends it at once); everything is saved then, and the same command
-continues. It also continues after 1: a data worker died, or data did not come. Of
-several processes, which the scripts in launch/ start, each runs this command; when one
-fails, all end, with another exit code, and all must be started again. While a run goes
-on, another one in the same folder is refused.
+Exit codes:
+  0: training is finished.
+  1: a data worker died, or data did not arrive; the same command resumes the run.
+  2: the input is wrong, or the model does not fit into the devices' memory; in the
+    latter case the message lists settings that need less memory.
+  75: the run was stopped by SIGTERM, SIGUSR1 or Ctrl-C (a second Ctrl-C ends it at
+    once). Everything is saved, and the same command resumes the run.
+
+A run of several processes executes this command in each of them; the scripts in launch/
+start them. When one process fails, all end with another exit code, and all must be
+started again. While a run is active, a second one in the same folder is refused.
 """
 
 from pathlib import Path
@@ -22,9 +26,9 @@ from diffeq_former.cli import process_flags
 from diffeq_former.training.preemption import StopRequest
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run directory.", required=True)
 _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
-    "allow_config_change", False, "Go on with a run whose config was another one."
+    "allow_config_change", False, "Resume a run although its config has changed."
 )
 flags.mark_flag_as_required("config")
 flags.adopt_module_key_flags(process_flags)
@@ -85,5 +89,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    _stop.install()  # before all that takes time
+    _stop.install()  # before the slow imports, so that no signal is lost
     cli.run(main)

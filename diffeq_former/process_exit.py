@@ -1,4 +1,4 @@
-"""How a process ends: its exit codes, and at once where it would otherwise wait."""
+"""Exit codes, and immediate exits for processes that would otherwise hang."""
 
 import os
 import sys
@@ -7,24 +7,27 @@ from typing import NoReturn
 OK = 0
 FAILED = 1
 WRONG_INPUT = 2
-STOPPED = 75  # EX_TEMPFAIL: everything is saved, run the same command again
+STOPPED = 75  # EX_TEMPFAIL: everything is saved, the same command resumes
 
 _STDERR = 2  # the file descriptor
 
-_name: str | None = None  # of this process, if it is one of several
+_name: str | None = None  # of this process if it is one of several, otherwise None
 
 
 def one_of_several(name: str) -> None:
-    """End the process at once on a failure from now on.
+    """Register this process as one of several, so that a failure ends it immediately.
 
-    Otherwise it would wait, as it exits, for the others, who wait for it.
+    A normal exit would wait for the other processes, which wait for this one.
+
+    Args:
+      name: The name of the process in messages.
     """
     global _name
     _name = name
 
 
 def process_name() -> str | None:
-    """Return what `one_of_several` was given; None for a process by itself."""
+    """Return the name given to `one_of_several`; None for a single process."""
     return _name
 
 
@@ -39,14 +42,14 @@ def stop_now(message: str) -> NoReturn:
 
 
 def exit_now(code: int, message: str) -> NoReturn:
-    """Exit with a last message, without the exit handlers.
+    """Print a last message and exit without running exit handlers.
 
-    They write, and wait: for other processes, or for a save that will not end. What
-    other threads still write, as those of a save that failed, is dropped.
+    Exit handlers would write, and wait for other processes or for a save that does not
+    finish. Later output of other threads, such as those of a failed save, is dropped.
     """
     sys.stdout.flush()
     with os.fdopen(os.dup(_STDERR), "w", errors="backslashreplace") as stderr:
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
-        sys.stderr.flush()  # waits for a write that has begun
+        sys.stderr.flush()  # wait for a write in progress
         print(message, file=stderr)
     os._exit(code)

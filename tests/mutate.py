@@ -29,48 +29,64 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "diffeq_former"
 
 MODEL = "tests/models/test_transformer.py tests/models/test_plain_transformers.py"
+START = "tests/models/test_initialisation.py"
 STEP = "tests/training/test_step.py tests/training/test_golden_losses.py"
+AUTHORS = "tests/conversion/test_qkvflow.py"
 # The tests of each file, those that fail soonest first.
 TESTS = {
     "ode/grid.py": f"tests/ode {MODEL}",
-    "models/scan.py": f"tests/ode {MODEL}",
     "ode/solvers.py": f"tests/ode {MODEL}",
-    "models/attention.py": f"tests/models/test_attention.py {MODEL}",
+    "config/model_validation.py": (
+        "tests/config/test_config.py tests/models/test_stabilisers.py"
+        " tests/models/test_lora.py"
+    ),
+    "models/attention.py": (
+        f"tests/models/test_attention.py tests/models/test_attention_kernels.py {MODEL}"
+    ),
     "models/attention_kernels.py": "tests/models/test_attention_kernels.py",
     "models/block.py": MODEL,
+    "models/embedding.py": (f"tests/models/test_attention.py {MODEL} {AUTHORS} {STEP}"),
+    "models/gpt.py": f"{START} {MODEL} {AUTHORS}",
     "models/grid.py": MODEL,
-    "models/embedding.py": f"{MODEL} tests/conversion/test_qkvflow.py",
-    "models/gpt.py": f"{MODEL} tests/conversion/test_qkvflow.py",
     "models/hypernetwork.py": (
-        "tests/models/test_hypernetwork.py tests/conversion/test_qkvflow.py"
-        f" tests/models/test_initialisation.py {MODEL}"
+        f"tests/models/test_hypernetwork.py {AUTHORS} {START} {MODEL}"
     ),
-    "models/llama.py": f"{MODEL} tests/conversion/test_qkvflow.py",
+    "models/init_scale.py": f"{START} tests/models/test_plain_transformers.py",
+    "models/llama.py": f"{START} {MODEL} {AUTHORS}",
     "models/lora.py": "tests/models/test_lora.py tests/finetuning/test_adapters.py",
     "models/loss.py": f"tests/models/test_loss.py {STEP}",
-    "models/norms.py": MODEL,
-    "models/parameters.py": f"tests/models/test_initialisation.py {MODEL}",
-    "models/partition.py": "--mesh tests/distributed/test_mesh.py tests/sharding",
+    "models/norms.py": f"tests/models/test_plain_transformers.py {MODEL}",
+    "models/parameters.py": f"{START} {MODEL}",
+    "models/partition.py": "--mesh tests/distributed",
     "models/positions.py": f"{MODEL} tests/conversion/test_hf_folders.py",
     "models/remat.py": "tests/models/test_remat.py",
-    "models/init_scale.py": (
-        "tests/models/test_plain_transformers.py tests/models/test_initialisation.py"
+    "models/scan.py": (
+        f"tests/models/test_attention.py tests/models/test_remat.py {MODEL}"
+        " tests/training/test_regularisers.py"
     ),
-    "models/stabilisers.py": f"tests/models/test_stabilisers.py {MODEL}",
-    "models/step.py": f"{MODEL} tests/models/test_remat.py",
-    "models/time_embedding.py": f"tests/models/test_time_embedding.py {MODEL}",
+    "models/stabilisers.py": f"tests/models/test_plain_transformers.py {MODEL} {START}",
+    "models/step.py": (
+        f"tests/models/test_attention.py {MODEL} tests/models/test_remat.py"
+    ),
+    "models/time_embedding.py": f"tests/models/test_time_embedding.py {START} {MODEL}",
     "models/transformer.py": f"{MODEL} tests/inference/test_generate.py",
     "models/transport.py": "tests/training/test_regularisers.py",
-    "models/units.py": f"tests/models/test_initialisation.py {MODEL}",
-    "config/model_validation.py": f"tests/config/test_config.py {MODEL}",
-    "models/weight_sources.py": f"tests/models/test_initialisation.py {MODEL}",
+    "models/units.py": f"tests/finetuning/test_discretise.py {START} {MODEL}",
+    "models/weight_sources.py": f"{START} {MODEL} tests/models/test_lora.py",
     "training/checkpoint/__init__.py": (
         "tests/training/test_checkpoint.py tests/training/test_damaged_checkpoints.py"
         " tests/training/test_loop.py"
     ),
+    "training/checkpoint/checksums.py": (
+        "tests/training/test_checksums.py tests/training/test_damaged_checkpoints.py"
+    ),
     "training/gradients.py": f"tests/training/test_gradients.py {STEP}",
-    "training/optimizer.py": f"tests/training/test_optimizer.py {STEP}",
-    "training/step.py": STEP,
+    "training/hypernetwork_params.py": f"tests/training/test_update.py {STEP}",
+    "training/optimizer.py": (
+        "tests/training/test_schedules.py tests/training/test_optimizer.py"
+        f" tests/training/test_update.py {STEP}"
+    ),
+    "training/step.py": f"tests/training/test_loop.py {STEP}",
     "training/update.py": f"tests/training/test_update.py {STEP}",
     "data/pipeline.py": "tests/data/test_pipeline.py tests/data/test_workers.py",
     "data/rows.py": "tests/data/test_rows.py tests/data/test_dataset.py",

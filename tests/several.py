@@ -7,7 +7,8 @@ import subprocess
 SCRIPT = """
 import time
 from absl import flags
-from diffeq_former import process_exit, cli, distributed
+from diffeq_former import cli, process_exit
+from diffeq_former.cli import process_flags
 from diffeq_former.errors import UserError
 from diffeq_former.training.preemption import StopRequest
 
@@ -16,7 +17,7 @@ _THEN = flags.DEFINE_enum("then", "end", THEN, "What next.")
 stop = StopRequest()
 
 def main():
-    distributed.start_from_flags(stop)
+    process_flags.start_from_flags(stop)
     import jax
     import jax.numpy as jnp
 

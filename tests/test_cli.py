@@ -14,7 +14,7 @@ SCRIPT = '''
 import sys
 import threading
 from absl import flags
-from diffeq_former import process_exit, cli
+from diffeq_former import cli, process_exit
 from diffeq_former.errors import DiskFullError, UserError
 
 _COUNT = flags.DEFINE_integer("count", None, "How many.", required=True)

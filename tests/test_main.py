@@ -53,7 +53,7 @@ def assert_done(result, workdir, start: int) -> None:
     figures = json.loads(result.stdout)
     assert (figures["split"], figures["step"]) == ("validation", NUM_STEPS)
     assert set(figures) >= {"loss", "perplexity", "bits_per_byte", "tokens"}
-    assert f"step {NUM_STEPS}, the last, is done" in result.stderr
+    assert f"finished at step {NUM_STEPS}" in result.stderr
     assert (
         f"{workdir}: from step {start} to {NUM_STEPS}; attention: xla; "
         in result.stderr
@@ -73,7 +73,7 @@ def has_trained(workdir) -> bool:
 def assert_stopped(result, workdir, name: str) -> None:
     assert result.returncode == 75, result.stderr
     [step] = saved_steps(workdir)
-    words = f"stopped by {name}: {workdir} holds all up to step {step}; the same"
+    words = f"stopped by {name}: {workdir} is saved up to step {step}; the same"
     assert words in result.stderr
     last = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == step
@@ -160,7 +160,7 @@ def test_stopped_while_evaluating_then_done_then_nothing_left(
 # Reports when an evaluation starts, and never looks at a signal in it.
 DEAF_EVALUATION = """
 import sys, time
-from diffeq_former.evaluation import perplexity
+from diffeq_former.inference import perplexity
 
 def deaf_batches(*args, **options):
     print("evaluating", flush=True)
@@ -180,7 +180,7 @@ def test_ctrl_c_twice_ends_at_once(config, folder):
     with command.start(workdir, script=DEAF_EVALUATION) as process:
         assert process.stdout.readline() == "evaluating\n"
         process.send_signal(signal.SIGINT)
-        words = "stops when all is saved; Ctrl-C again ends it at once\n"
+        words = "stopping once all is saved; Ctrl-C again stops at once\n"
         assert any(line == words for line in process.stderr)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
@@ -233,7 +233,7 @@ def test_full_disk(config, folder, small_disk):
     [*_, step] = saved_steps(workdir)
     last_line = result.stderr.splitlines()[-1]
     assert last_line.startswith(f"error: no room on the disk for {workdir}: ")
-    assert f"the last good checkpoint, of step {step}, stands" in last_line
+    assert f"the last good checkpoint is that of step {step}" in last_line
     assert run_directory.load(workdir, mesh_of()).step == step
 
 

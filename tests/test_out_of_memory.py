@@ -61,11 +61,11 @@ def test_the_table_and_what_to_change(dataset, folder, where, model, largest, fi
     assert result.returncode == WRONG_INPUT, result.stderr
     _, _, told = result.stderr.rpartition("error: ")
     lines = told.splitlines()
-    assert lines[0] == "a device's memory is not enough: no checkpoint was saved yet"
-    assert lines[1] == "By its closed form a step of training needs on each device:"
+    assert lines[0] == "a device ran out of memory: no checkpoint was saved yet"
+    assert lines[1] == "Estimated memory of a training step on each device:"
     assert lines[2].endswith(f" GB  {largest}")
-    title = lines.index("What saves most, each alone:")
-    assert lines[title - 1].endswith(" GB  in all")
+    title = lines.index("Changes that save most memory, each on its own:")
+    assert lines[title - 1].endswith(" GB  total")
     assert lines[title + 1].endswith(f" GB  --config.{first}")
     assert title + 5 == len(lines) < 15
 
@@ -84,7 +84,7 @@ def test_in_an_evaluation_the_last_checkpoint_stands(tmp_path):
     hooks = EvaluationHooks(evaluate=evaluate, sample=None)
     with pytest.raises(OutOfMemoryError) as error:
         train(config, tmp_path / "run", dataset, hooks, StopRequest())
-    assert str(error.value).endswith("the last good checkpoint, of step 2, stands")
+    assert str(error.value).endswith("the last good checkpoint is that of step 2")
     other = jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     def fails(params, should_stop):

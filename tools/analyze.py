@@ -1,25 +1,23 @@
-"""Looks into a run's latest checkpoint: pictures, and the numbers behind them.
-
-Or, of stabilisers, into many small runs that it trains itself.
+"""Analyses a run's latest checkpoint: writes values, plots and a page that shows them.
 
 tools/analyze.py KIND --workdir=runs/small --output=small-spectra
 tools/analyze.py stabilisers --data=data/stdlib --output=runs/stabilisers
 
-Kinds: spectra (eigenvalues of the weights over depth; --num_times, --beside),
-lyapunov (which tokens a prediction is sensitive to, and how fast perturbations grow;
---num_exponents), attention (maps), entropy (of the logit lens), trajectory (of the
-states through depth), pde (with diffusion along the sequence): these five of a --text
-or of a --file's lines; clustering (tokens that move by attention alone; --num_seeds,
---num_times). And stabilisers (what becomes of models without residual connections or
-norms, or in shorter steps), which trains on --data, --num_steps each, the grid of
---residuals, --norms, --steps, --depths, --learning_rates and --num_seeds. What a
-setting changes in other runs, tools/ablation.py trains and draws.
+Kinds: spectra (eigenvalues of the weights over depth; --num_times, --beside);
+clustering (tokens that move by attention alone; --num_seeds, --num_times); and, for a
+--text or each line of a --file: lyapunov (which tokens a prediction is sensitive to,
+and how fast perturbations grow; --num_exponents), attention (maps), entropy (of the
+logit lens), trajectory (of the states over depth) and pde (adding diffusion along the
+sequence). The kind stabilisers (models without residual connections or norms, or with
+shorter steps) trains many small runs itself: on --data, --num_steps each, on the grid
+of --residuals, --norms, --steps, --depths, --learning_rates and --num_seeds. For the
+effect of any other setting, see tools/experiment.py ablation.
 
---output is a new folder, whose index.html holds all pictures; of stabilisers it gets a
-file for each run, so that the same command goes on where it ended, and a folder report.
-Each line on stdout is one JSON object of figures. The weights of a run are made on its
-mesh, as for training: --config.mesh.data=1 --config.mesh.fsdp=-1; all else on one
-device. Needs matplotlib: pip install -e '.[plot]'.
+--output is a new folder, whose index.html shows all plots. For stabilisers it has a
+file for each run, so that the same command resumes an interrupted study, and a folder
+report. Each line on stdout is a JSON object of metrics. The weights of a run are
+generated on its mesh, as in training: --config.mesh.data=1 --config.mesh.fsdp=-1;
+everything else runs on one device. Requires matplotlib: pip install -e '.[plot]'.
 """
 
 import inspect
@@ -37,44 +35,46 @@ from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers.study import stabilisers
 
-# Kinds that train runs of their own: functions (output, *, options) -> figures.
+# Kinds that train their own runs: functions (output, *, options) -> rows.
 STUDIES: dict[str, Callable[..., list[dict]]] = {"stabilisers": stabilisers}
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
-_TEXT = flags.DEFINE_string("text", None, "A sentence.")
-_FILE = flags.DEFINE_string("file", None, "A file of sentences, one a line.")
+_TEXT = flags.DEFINE_string("text", None, "A sentence to analyse.")
+_FILE = flags.DEFINE_string("file", None, "A file with one sentence per line.")
 _OPTIONS = (
-    flags.DEFINE_string("beside", None, "Another run's folder, to draw beside it."),
+    flags.DEFINE_string("beside", None, "Another run's folder, plotted next to it."),
     flags.DEFINE_integer(
-        "num_times", None, "Times over depth; else the model's layers.", lower_bound=1
+        "num_times", None, "Times over depth; default: one per layer.", lower_bound=1
     ),
     flags.DEFINE_integer(
-        "num_exponents", None, "Leading Lyapunov exponents; else 3.", lower_bound=1
+        "num_exponents", None, "Leading Lyapunov exponents; default: 3.", lower_bound=1
     ),
     flags.DEFINE_integer(
         "num_seeds",
         None,
-        "Of random tokens and weights; else 5, of stabilisers 2.",
+        "Random seeds; default: 5, for stabilisers 2.",
         lower_bound=1,
     ),
     flags.DEFINE_string("data", None, "A prepared dataset to train on."),
-    flags.DEFINE_list("residuals", None, "Residual connections; else 1,0,0.5."),
-    flags.DEFINE_list("norms", None, "Of terms; else pre,post,none."),
-    flags.DEFINE_list("steps", None, "Their lengths in depth; else 1,1/L."),
-    flags.DEFINE_list("depths", None, "Numbers of layers; else 4,12."),
-    flags.DEFINE_list("learning_rates", None, "After warm-up; else 1e-3,1e-2."),
+    flags.DEFINE_list("residuals", None, "Residual coefficients; default: 1,0,0.5."),
+    flags.DEFINE_list("norms", None, "Positions of the norms; default: pre,post,none."),
+    flags.DEFINE_list("steps", None, "Step sizes over depth; default: 1,1/L."),
+    flags.DEFINE_list("depths", None, "Numbers of layers; default: 4,12."),
+    flags.DEFINE_list(
+        "learning_rates", None, "Rates after warm-up; default: 1e-3,1e-2."
+    ),
     flags.DEFINE_integer(
-        "num_steps", None, "Optimizer steps of each run; else 150.", lower_bound=1
+        "num_steps", None, "Optimizer steps of each run; default: 150.", lower_bound=1
     ),
 )
 flags.adopt_module_key_flags(mesh_flags)
-_ELSEWHERE = "; for a grid of runs: tools/ablation.py"
+_HINT = "; to train a grid of runs, use tools/experiment.py ablation"
 
 
 def main(kind: str) -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.analysis import loaded_model as subjects
+    from diffeq_former.analysis import loaded_model
     from diffeq_former.atomic_io import complete_or_nothing
 
     compilation_cache.enable()
@@ -83,25 +83,25 @@ def main(kind: str) -> None:
     if kind in STUDIES:
         return _print(kind, STUDIES[kind](Path(_OUTPUT.value), **options))
     if texts := options.pop("sentences", None):
-        texts = subjects.read_sentences(Path(_FILE.value)) if _FILE.value else texts
+        texts = loaded_model.read_sentences(Path(_FILE.value)) if _FILE.value else texts
     if "beside" in options:
         options["beside"] = _load(options["beside"])
     with complete_or_nothing(Path(_OUTPUT.value)) as folder:
         trained = _load(_WORKDIR.value)
         if texts:
-            options["sentences"] = subjects.encode(trained, texts)
-        figures = load(kind)(trained, folder, **options)
-        bind(folder, f"{kind} of {trained.name}", figures)
-    _print(kind, figures)
+            options["sentences"] = loaded_model.encode(trained, texts)
+        rows = load(kind)(trained, folder, **options)
+        bind(folder, f"{kind} of {trained.name}", rows)
+    _print(kind, rows)
 
 
-def _print(kind: str, figures: list[dict]) -> None:
-    for line in figures:
+def _print(kind: str, rows: list[dict]) -> None:
+    for line in rows:
         print(json.dumps({"kind": kind, **line}), flush=True)
 
 
 def _options(kind: str) -> dict:
-    """The flags that are given, which the kind must take, with its sentences."""
+    """Return the given flags as options, after checking that the kind takes them."""
     given = {flag.name: flag.value for flag in _OPTIONS if flag.value is not None}
     if _TEXT.value is not None or _FILE.value is not None:
         given["sentences"] = [_TEXT.value]
@@ -110,13 +110,13 @@ def _options(kind: str) -> dict:
         given["workdir"] = _WORKDIR.value
     for name in sorted(given.keys() - known):
         flag = "--text, --file" if name == "sentences" else f"--{name}"
-        raise UserError(f"{flag}: {kind} does not look at it; leave it out")
+        raise UserError(f"{flag}: {kind} does not use it; leave it out")
     if "data" in known and "data" not in given:
         raise UserError(f"{kind} needs --data: a prepared dataset to train on")
     if kind in KINDS and _WORKDIR.value is None:
-        raise UserError(f"{kind} needs --workdir: the folder of a run to look at")
+        raise UserError(f"{kind} needs --workdir: the folder of a run to analyse")
     if "sentences" in known and (_TEXT.value is None) == (_FILE.value is None):
-        raise UserError(f"{kind} needs either --text or --file: sentences to look at")
+        raise UserError(f"{kind} needs either --text or --file: sentences to analyse")
     return given
 
 
@@ -133,4 +133,4 @@ def _load(workdir: str):
 
 
 if __name__ == "__main__":
-    cli.run(main, choices=(*KINDS, *STUDIES), elsewhere=_ELSEWHERE)
+    cli.run(main, choices=(*KINDS, *STUDIES), elsewhere=_HINT)

@@ -1,17 +1,17 @@
-"""Measures a config, and variants of it, side by side in one process.
+"""Benchmarks a config and variants of it, alternately in one process.
 
 tools/benchmark.py MODE --config=configs/gpt_small.py [--config.SECTION.FIELD=VALUE ...]
   --variant="plain: model.weights=layer_table model.solver=lie_trotter"
 
-Modes: train (steps on random tokens), weights (generation, its way back and the update
-of the bank, against the bandwidth of the device's memory), depth (compile time and
-memory by the number of layers), decode (generation of text, by the number of prompts),
-data (the pipeline alone), startup (from the start of Python to the first step).
+Modes: train (steps on random tokens), weights (generation, pullback and update of the
+banks, relative to the device's memory bandwidth), depth (compile time and memory by
+number of layers), decode (text generation by batch size), data (the pipeline alone),
+startup (from the start of Python to the first step).
 
-Each line on stdout is one JSON object. What is compared takes turns; seconds and ratios
-are medians over the rounds, with the lowest and the highest. With --recorded, a JSON
-file {VARIANT: ratio}, it ends with 1 if a variant has become more than a quarter faster
-in comparison with the config itself.
+Each line on stdout is a JSON object. Variants take turns; seconds and ratios are
+medians over the rounds, with the lowest and the highest. With --recorded, a JSON file
+{VARIANT: ratio}, the exit code is 1 if a variant has become more than a quarter faster
+relative to the config itself.
 """
 
 import importlib
@@ -29,11 +29,13 @@ MODES = ("train", "weights", "depth", "decode", "data", "startup")
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 _VARIANTS = flags.DEFINE_multi_string(
-    "variant", [], "NAME: SECTION.FIELD=VALUE ...; may be given several times."
+    "variant", [], "NAME: SECTION.FIELD=VALUE ...; may be repeated."
 )
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "How often each is timed.", lower_bound=1)
-_STEPS = flags.DEFINE_integer("steps", 3, "Steps timed at once.", lower_bound=1)
-_RECORDED = flags.DEFINE_string("recorded", None, "A file of ratios to hold (train).")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of timed rounds.", lower_bound=1)
+_STEPS = flags.DEFINE_integer("steps", 3, "Steps per measurement.", lower_bound=1)
+_RECORDED = flags.DEFINE_string(
+    "recorded", None, "JSON file of reference ratios (train)."
+)
 flags.mark_flag_as_required("config")
 
 _TOLERANCE = 1.25

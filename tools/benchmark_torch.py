@@ -1,15 +1,15 @@
-"""Measures training of the plain transformer of a config's shapes in PyTorch.
+"""Benchmarks training of the equivalent plain transformer in PyTorch.
 
 tools/benchmark_torch.py --config=configs/gpt_small.py --batch_sizes=8,16,32
   [--config.SECTION.FIELD=VALUE ...]
 
-The model is GPT-2 or Llama of the library transformers with random parameters, under
+The model is GPT-2 or Llama of Hugging Face transformers with random parameters, under
 torch.compile, with PyTorch's scaled_dot_product_attention and AdamW, on one device. An
-optimizer step is over training.batch_size sequences, of which so many at a time as is
-fastest of --batch_sizes.
+optimizer step uses training.batch_size sequences, in micro-batches of the fastest size
+in --batch_sizes.
 
-Each line on stdout is one JSON object with the fields of `tools/benchmark.py train`:
-one for the vocabulary as it is, and one for it padded to a multiple of 128.
+Each line on stdout is a JSON object with the fields of `tools/benchmark.py train`: one
+for the vocabulary as it is, and one for it padded to a multiple of 128.
 """
 
 import importlib.util
@@ -23,11 +23,11 @@ from diffeq_former.errors import UserError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 _BATCH_SIZES = flags.DEFINE_list(
-    "batch_sizes", None, "Sequences at a time, as 8,16,32.", required=True
+    "batch_sizes", None, "Micro-batch sizes, such as 8,16,32.", required=True
 )
-_COMPILE = flags.DEFINE_bool("compile", True, "Whether torch.compile is used.")
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "How often each is timed.", lower_bound=1)
-_STEPS = flags.DEFINE_integer("steps", 3, "Steps timed at once.", lower_bound=1)
+_COMPILE = flags.DEFINE_bool("compile", True, "Use torch.compile.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of timed rounds.", lower_bound=1)
+_STEPS = flags.DEFINE_integer("steps", 3, "Steps per measurement.", lower_bound=1)
 flags.mark_flag_as_required("config")
 
 
@@ -42,10 +42,10 @@ def main() -> None:
             )
     from diffeq_former.benchmarks.torch_train import benchmark, device_kind
 
-    where = {"mode": "train", "device": device_kind(), "num_devices": 1}
-    how_long = (_ROUNDS.value, _STEPS.value)
-    for line in benchmark(config, batch_sizes, *how_long, _COMPILE.value):
-        print(json.dumps(where | line), flush=True)
+    labels = {"mode": "train", "device": device_kind(), "num_devices": 1}
+    repeats = (_ROUNDS.value, _STEPS.value)
+    for line in benchmark(config, batch_sizes, *repeats, _COMPILE.value):
+        print(json.dumps(labels | line), flush=True)
 
 
 def _batch_sizes() -> list[int]:

@@ -1,25 +1,25 @@
-"""Makes another run, or an adapter, from a run's latest checkpoint.
+"""Converts a run's latest checkpoint to another run or to an adapter.
 
 tools/convert.py discretise --workdir=runs/small --num_steps=12 --output=runs/small-12
 tools/convert.py merge_lora --workdir=runs/tuned --output=runs/merged
 tools/convert.py merge_lora --workdir=runs/base --adapter=adapter --output=runs/merged
 tools/convert.py export_adapter --workdir=runs/tuned --output=adapter
 
-discretise makes a layer_table with a layer for each of --num_steps solver steps. Not
-for midpoint, heun and rk4, whose steps need more weights than a layer has.
+discretise writes a layer_table with one layer for each of --num_steps solver steps. It
+does not support midpoint, heun and rk4, which need several weights per step.
 
-merge_lora makes a plain run that needs no adapter: of a run that was trained with
-adapters, or of a run and an --adapter that export_adapter, or PEFT, made for it.
+merge_lora writes a run without adapters: from a run that was trained with adapters, or
+from a run and an --adapter that export_adapter or PEFT wrote for it.
 
-export_adapter writes a run's adapter alone, as PEFT loads it onto the Hugging Face
-model of the base, which must be a layer_table with lie_trotter. The folder gets
-adapter_model.safetensors and adapter_config.json.
+export_adapter writes the adapter of a run alone, in the format that PEFT loads onto the
+Hugging Face equivalent of the base, which must be a layer_table with lie_trotter. The
+folder contains adapter_model.safetensors and adapter_config.json.
 
-A new run stands at its step 0: evaluate.py and generate.py take it, and training
-continues in it with the settings that are printed on stderr. Stdout has one JSON
-object: workdir, output, and what was asked for. The mesh is the run's own; where that
-does not suit the devices, choose another as for training: --config.mesh.data=1
---config.mesh.fsdp=-1.
+A new run is at step 0: evaluate.py and generate.py accept it, and training can be
+continued in its folder; discretise prints the config fields that differ from the old
+run on stderr. One JSON object is printed on stdout: workdir, output, and the other
+arguments or the step. The mesh is that of the run; if it does not fit the devices,
+choose another one as in training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
 import json
@@ -33,8 +33,10 @@ from diffeq_former.cli import mesh_flags
 
 flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 flags.DEFINE_string("output", None, "A new folder.", required=True)
-flags.DEFINE_integer("num_steps", None, "Solver steps over depth, which become layers.")
-flags.DEFINE_string("adapter", None, "An adapter's folder; else the run's own.")
+flags.DEFINE_integer("num_steps", None, "Number of solver steps, which become layers.")
+flags.DEFINE_string(
+    "adapter", None, "The folder of an adapter; by default that of the run itself."
+)
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -42,9 +44,9 @@ def discretise(workdir: str, output: str, num_steps: int) -> None:
     from diffeq_former.config.dataclass_config import differences
     from diffeq_former.finetuning.discretise import discretise_run
 
-    own, mesh = _config_and_mesh(workdir)
+    source, mesh = _config_and_mesh(workdir)
     config = discretise_run(Path(workdir), num_steps, Path(output), mesh)
-    print(f"{output}: {'; '.join(differences(own, config))}", file=sys.stderr)
+    print(f"{output}: {'; '.join(differences(source, config))}", file=sys.stderr)
     _report(workdir=workdir, num_steps=num_steps, output=output)
 
 
@@ -72,8 +74,8 @@ def _config_and_mesh(workdir: str):
     from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
-    own = run_directory.read_config(Path(workdir))
-    return own, make_mesh(mesh_flags.mesh_from_flags(own))
+    config = run_directory.read_config(Path(workdir))
+    return config, make_mesh(mesh_flags.mesh_from_flags(config))
 
 
 def _report(**values: object) -> None:

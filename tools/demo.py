@@ -2,8 +2,8 @@
 
 tools/demo.py
 
-Runs the commands of the README one after another and prints each; tokenizer and
-dataset are made once, every run gets a folder of its own.
+Runs the commands of the README one after another and prints each. Tokenizer and dataset
+are created once; every run gets a new folder.
 """
 
 import itertools
@@ -20,9 +20,9 @@ from absl import flags
 from diffeq_former import cli, process_exit
 
 _NUM_STEPS = flags.DEFINE_integer(
-    "num_steps", None, "Optimizer steps; by default those of the config.", lower_bound=1
+    "num_steps", None, "Optimizer steps; default: as in the config.", lower_bound=1
 )
-_FOLDER = flags.DEFINE_string("folder", ".", "Where data/ and runs/ go.")
+_FOLDER = flags.DEFINE_string("folder", ".", "Folder for data/ and runs/.")
 
 ROOT = Path(__file__).parents[1]
 SEQ_LEN = 128
@@ -47,10 +47,10 @@ def main() -> int:
             top_p=0.95,
         )
     except subprocess.CalledProcessError as error:
-        print(f"it ended with exit code {error.returncode}", file=sys.stderr)
+        print(f"the command failed with exit code {error.returncode}", file=sys.stderr)
         return error.returncode
     print(_summary(dataset, workdir, evaluation, sample))
-    print(f"\nAll of it took {time.monotonic() - start:.0f} s.")
+    print(f"\nTotal time: {time.monotonic() - start:.0f} s.")
     return process_exit.OK
 
 
@@ -87,12 +87,12 @@ def _train(dataset: Path, workdir: Path) -> None:
     )
 
 
-def _run(*words: str, **options: object) -> str:
-    """Runs a Python command of this project and returns what it printed."""
+def _run(*arguments: str, **options: object) -> str:
+    """Run a Python command of this project and return its stdout."""
     given = (f"--{name}={value}" for name, value in options.items())
-    words = [*words, *given]
-    print("\n$ " + shlex.join(["python", *words]), file=sys.stderr, flush=True)
-    command = [sys.executable, *words]
+    arguments = [*arguments, *given]
+    print("\n$ " + shlex.join(["python", *arguments]), file=sys.stderr, flush=True)
+    command = [sys.executable, *arguments]
     return subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     ).stdout
@@ -110,19 +110,19 @@ def _summary(dataset: Path, workdir: Path, evaluation: dict, sample: str) -> str
     rates = [json.loads(line).get("tokens_per_second") for line in lines]
     rate = statistics.median(filter(None, rates))
     return f"""
-Validation perplexity  {evaluation["perplexity"]:.1f} a token
+Validation perplexity  {evaluation["perplexity"]:.1f} per token
 Bits per byte          {bits:.3f}
-Unigram model          {unigram_bits:.3f} bits per byte, of the same tokens
-                       ours takes {1 - bits / unigram_bits:.0%} fewer bits
+Unigram model          {unigram_bits:.3f} bits per byte on the same tokens;
+                       ours needs {1 - bits / unigram_bits:.0%} fewer bits
 Training speed         {rate:,.0f} tokens/s
 TensorBoard            pip install tensorboard; tensorboard --logdir={workdir}
 
-A sample, the prompt in front:
+A sample, starting with the prompt:
 {sample}"""
 
 
 def _new_folder(runs: Path) -> Path:
-    """runs/demo, or the first of runs/demo-2, runs/demo-3, ... that is not there."""
+    """Return runs/demo, or the first of runs/demo-2, ... that does not exist."""
     names = itertools.chain(["demo"], (f"demo-{n}" for n in itertools.count(2)))
     return next(runs / name for name in names if not (runs / name).exists())
 

@@ -2,14 +2,14 @@
 
 tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
 
-Each line on stdout is one JSON object: split, num_steps, loss (nats a token),
-perplexity, bits_per_byte, tokens, and flops_per_token of a forward pass. With
---num_steps, the same continuous model is integrated over depth in other numbers of
-steps than it was trained with; tools/depth_curve.py draws that.
+Each line on stdout is one JSON object: split, num_steps, loss (nats per token),
+perplexity, bits_per_byte, tokens, and flops_per_token of the forward pass. With
+--num_steps, the same continuous model is integrated with other numbers of solver steps
+than in training; tools/plot.py depth plots the result.
 
-The mesh is the run's own; where that does not suit the devices, choose another as for
-training: --config.mesh.data=1 --config.mesh.fsdp=-1. Of several processes, started as
-those of a training, the first writes.
+The mesh is that of the run; if it does not fit the devices, choose another one as in
+training: --config.mesh.data=1 --config.mesh.fsdp=-1. With several processes, started as
+in training, only the first one prints.
 """
 
 import dataclasses
@@ -25,13 +25,19 @@ from diffeq_former.errors import UserError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string(
-    "data", None, "A prepared dataset with the run's tokenizer; else the run's own."
+    "data",
+    None,
+    "A prepared dataset with the run's tokenizer; by default that of the run.",
 )
 _NUM_STEPS = flags.DEFINE_list(
-    "num_steps", None, "Numbers of solver steps, as 9,12,18; else the run's own."
+    "num_steps",
+    None,
+    "Numbers of solver steps, such as 9,12,18; by default that of the run.",
 )
 _BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", None, "Sequences at a time; else those of a micro-batch of training."
+    "batch_size",
+    None,
+    "Sequences per batch; by default those of a micro-batch of training.",
 )
 flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
@@ -49,21 +55,21 @@ def main() -> None:
 
     process_flags.start_from_flags()
     compilation_cache.enable()
-    own = run_directory.read_config(Path(_WORKDIR.value))
-    models = models_at(own.model, _NUM_STEPS.value)
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    run_config = run_directory.read_config(Path(_WORKDIR.value))
+    models = models_at(run_config.model, _NUM_STEPS.value)
+    mesh = make_mesh(mesh_flags.mesh_from_flags(run_config))
     run = run_directory.load(_WORKDIR.value, mesh)
     dataset = load_dataset(run, _WORKDIR.value, _DATA.value)
     config = _with_batch_size(run_directory.fit(run.config, dataset))
     for model in models:
         steps = model.num_layers
         if is_primary():
-            words = f"step {run.step}, {dataset.path}, {steps} solver steps"
-            print(words, file=sys.stderr)
+            progress = f"step {run.step}, {dataset.path}, {steps} solver steps"
+            print(progress, file=sys.stderr)
         evaluated = dataclasses.replace(config, model=model)
-        figures = make_evaluate(evaluated, dataset, mesh)(run.params)
+        metrics = make_evaluate(evaluated, dataset, mesh)(run.params)
         flops = forward_flops_per_token(model, dataset.seq_len)
-        line = {"split": SPLIT, "num_steps": steps, **figures, "flops_per_token": flops}
+        line = {"split": SPLIT, "num_steps": steps, **metrics, "flops_per_token": flops}
         if is_primary():
             print(json.dumps(line), flush=True)
 

@@ -3,16 +3,16 @@
 tools/export_hf.py --workdir=runs/plain --output=exports/plain
 tools/export_hf.py --workdir=runs/small --num_steps=12 --output=exports/small-12
 
-A model whose solver is lie_trotter becomes a GPT2LMHeadModel or a LlamaForCausalLM,
-which transformers and what builds on it load without any code of ours. Others become a
-folder with one file of code, for trust_remote_code=True; it needs PyTorch, not JAX. A
-continuous model is cut into --num_steps layers.
+A model with the solver lie_trotter becomes a GPT2LMHeadModel or a LlamaForCausalLM,
+which transformers loads without custom code. Other models are exported with one file of
+model code, which is loaded with trust_remote_code=True and needs PyTorch, not JAX. A
+continuous model is discretised into --num_steps layers.
 
-What is written is read again, and its logits compared with the run's, before the
-folder is there. Stdout has one JSON object: workdir, output, architecture, num_layers,
-dtype, difference (of the logits, relative to the largest).
+Before the folder appears, the export is read back and its logits are compared with the
+run's. One JSON object is printed on stdout: workdir, output, architecture, num_layers,
+dtype, difference (of the logits, relative to the largest one).
 
-The mesh is the run's own; where that does not suit the devices, choose another as for
+The mesh is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
@@ -28,10 +28,13 @@ from diffeq_former.cli import mesh_flags
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", ["float32", "bfloat16"], "In which the tensors are stored."
+    "dtype", "float32", ["float32", "bfloat16"], "The type of the stored tensors."
 )
 _NUM_STEPS = flags.DEFINE_integer(
-    "num_steps", None, "Layers of a continuous model; else as many as its steps."
+    "num_steps",
+    None,
+    "Number of layers to discretise a continuous model into; by default its number of"
+    " solver steps.",
 )
 flags.adopt_module_key_flags(mesh_flags)
 
@@ -43,24 +46,24 @@ def main() -> None:
     from diffeq_former.training import run_directory
 
     workdir, output = Path(_WORKDIR.value), Path(_OUTPUT.value)
-    own = run_directory.read_config(workdir)
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
-    done = export_run(workdir, output, mesh, _DTYPE.value, _NUM_STEPS.value)
-    if done.architecture is OWN:
+    config = run_directory.read_config(workdir)
+    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
+    exported = export_run(workdir, output, mesh, _DTYPE.value, _NUM_STEPS.value)
+    if exported.architecture is OWN:
         print(
-            f"{output}: transformers has no such model; load it with"
-            f" trust_remote_code=True, which runs {CODE.name} of the folder",
+            f"{output}: this model is not part of transformers; load it with"
+            f" trust_remote_code=True, which runs {CODE.name} from the folder",
             file=sys.stderr,
         )
-    said = {
+    report = {
         "workdir": str(workdir),
         "output": str(output),
-        "architecture": done.architecture.class_name,
-        "num_layers": done.num_layers,
+        "architecture": exported.architecture.class_name,
+        "num_layers": exported.num_layers,
         "dtype": _DTYPE.value,
-        "difference": done.difference,
+        "difference": exported.difference,
     }
-    print(json.dumps(said))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -2,19 +2,20 @@
 
 tools/generate.py --workdir=runs/tiny --prompt="The list" --prompt="class " --seed=1
 
-Stdout has each prompt with its continuation, as plain text; with several prompts, a
-line of --- stands between one text and the next. A text stops where the model ends it,
-before the first --stop, or after --max_new_tokens. An empty --prompt= starts a new
-text. With --stream the text of one prompt is printed as it comes.
+Each prompt is printed with its continuation as plain text on stdout; a line of ---
+separates the texts of several prompts. A text ends where the model ends it, before the
+first --stop, or after --max_new_tokens. An empty --prompt= starts a new text. With
+--stream, the text of a single prompt is printed while it is generated.
 
-With --draft_steps the model in so few solver steps drafts tokens, which the model in
-all its steps then accepts or not: what is drawn has the same distribution, greedy it is
-the same text. Stderr has a line of JSON then: drafted and accepted (tokens),
-acceptance (their quotient), seconds and tokens_per_second (with the compilation).
+--draft_steps enables self-speculative decoding: the model with fewer solver steps
+drafts tokens, which the full model accepts or rejects. Samples have the same
+distribution as without it, and greedy decoding gives the same text. One JSON object is
+then printed on stderr: drafted and accepted (numbers of tokens), acceptance (their
+ratio), seconds and tokens_per_second (both including compilation).
 
-The mesh is the run's own; where that does not suit the devices, choose another as for
-training: --config.mesh.data=1 --config.mesh.fsdp=-1. Of several processes, started as
-those of a training, the first writes.
+The mesh is that of the run; if it does not fit the devices, choose another one as in
+training: --config.mesh.data=1 --config.mesh.fsdp=-1. With several processes, started as
+in training, only the first one prints.
 """
 
 import dataclasses
@@ -30,36 +31,38 @@ from diffeq_former.cli import mesh_flags, process_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _PROMPTS = flags.DEFINE_multi_string(
-    "prompt", None, "The text to continue; give it again for more.", required=True
+    "prompt", None, "A text to continue; can be repeated.", required=True
 )
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
-    "max_new_tokens", 100, "How many tokens may follow a prompt."
+    "max_new_tokens", 100, "Maximum number of tokens that follow a prompt."
 )
 _TEMPERATURE = flags.DEFINE_float(
-    "temperature", 1.0, "Divides the logits; 0 takes the most likely token."
+    "temperature", 1.0, "Sampling temperature; 0: greedy decoding."
 )
 _TOP_K = flags.DEFINE_integer(
-    "top_k", 0, "Draw among the k most likely tokens only; 0: among all."
+    "top_k", 0, "Sample only from the k most likely tokens; 0: from all."
 )
 _TOP_P = flags.DEFINE_float(
-    "top_p", 1.0, "Draw among the fewest tokens with this probability together."
+    "top_p",
+    1.0,
+    "Sample only from the fewest most likely tokens with this total probability.",
 )
 _SEED = flags.DEFINE_integer(
     "seed",
     0,
-    "Of the draws; prompt number i (from 0) draws with seed + i.",
+    "Seed of the sampling; prompt i (counted from 0) uses seed + i.",
     lower_bound=0,
     upper_bound=2**31,
 )
 _STOP = flags.DEFINE_multi_string(
-    "stop", [], "A text ends before this string; give it again for more."
+    "stop", [], "A text ends before this string; can be repeated."
 )
-_STREAM = flags.DEFINE_bool("stream", False, "Print the text as it comes.")
+_STREAM = flags.DEFINE_bool("stream", False, "Print the text while it is generated.")
 _DRAFT_STEPS = flags.DEFINE_integer(
-    "draft_steps", 0, "Solver steps of a draft; 0: tokens are not drafted."
+    "draft_steps", 0, "Solver steps of the draft model; 0: no speculative decoding."
 )
 _DRAFT_TOKENS = flags.DEFINE_integer(
-    "draft_tokens", 4, "How many tokens are drafted before the model looks at them."
+    "draft_tokens", 4, "Number of tokens to draft before the full model verifies them."
 )
 flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
@@ -78,11 +81,11 @@ def main() -> None:
     process_flags.start_from_flags()
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-    own = run_directory.read_config(Path(_WORKDIR.value))
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    config = run_directory.read_config(Path(_WORKDIR.value))
+    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
     draft = _draft()
     if draft:
-        draft.config(own.model)  # is refused before the checkpoint is read
+        draft.config(config.model)  # check the settings before loading the checkpoint
     run = run_directory.load(_WORKDIR.value, mesh)
     generator = Generator(run.config.model, mesh, run.tokenizer.vocab_size, draft)
     printer = _Printer() if _STREAM.value and is_primary() else None
@@ -103,7 +106,7 @@ def main() -> None:
         text = "\n---\n".join(texts)
         print(text.removeprefix(printer.text) if printer else text)
         if draft:
-            print(json.dumps(_figures(generator, seconds)), file=sys.stderr)
+            print(json.dumps(_metrics(generator, seconds)), file=sys.stderr)
 
 
 def _check_flags() -> None:
@@ -124,15 +127,17 @@ def _draft():
 
 
 class _Printer:
+    """Prints new text as it is generated."""
+
     def __init__(self):
-        self.text = ""  # that was printed
+        self.text = ""  # all text printed so far
 
     def __call__(self, row: int, new: str) -> None:
         self.text += new
         print(new, end="", flush=True)
 
 
-def _figures(generator, seconds: float) -> dict:
+def _metrics(generator, seconds: float) -> dict:
     drafted, accepted = generator.num_drafted, generator.num_accepted
     return {
         "drafted": drafted,

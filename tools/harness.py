@@ -4,18 +4,18 @@ tools/harness.py --workdir=runs/gpt_small --tasks=arc_easy,piqa,lambada_openai \
   --num_fewshot=0,5 --num_steps=6,12
 
 Each line on stdout is one JSON object: task, num_fewshot, num_steps, samples, and the
-task's metrics. Tasks, groups and tags of the installed harness can be named, and those
-of YAML files in --include_path.
+metrics of the task. --tasks takes the tasks, groups and tags of the installed harness
+and of the YAML files in --include_path.
 
-The tasks' data come from the Hugging Face hub. Without a network they come from
---task_data, a folder of datasets as the hub has them: allenai/ai2_arc holds parquet,
-JSON or CSV files named after their splits, and, where a task names a configuration, the
-README.md that says which files are its own.
+The data of the tasks are loaded from the Hugging Face hub. Without network access, pass
+--task_data, a folder of datasets laid out as on the hub: for example, its subfolder
+allenai/ai2_arc contains parquet, JSON or CSV files named after their splits and, if a
+task uses a dataset configuration, the README.md that assigns files to configurations.
 
-Needs the package lm_eval: pip install -e '.[harness]'. The mesh is the run's own; where
-that does not suit the devices, choose another as for training: --config.mesh.data=1
---config.mesh.fsdp=-1. Of several processes, started as those of a training, the first
-writes.
+Requires the package lm_eval: pip install -e '.[harness]'. The mesh is that of the run;
+if it does not fit the devices, choose another one as in training: --config.mesh.data=1
+--config.mesh.fsdp=-1. With several processes, started as in training, only the first
+one prints.
 """
 
 import json
@@ -32,20 +32,29 @@ from diffeq_former.errors import UserError
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _TASKS = flags.DEFINE_list("tasks", None, "Names of tasks.", required=True)
 _NUM_FEWSHOT = flags.DEFINE_list(
-    "num_fewshot", None, "Numbers of examples before each question; else the task's."
+    "num_fewshot",
+    None,
+    "Numbers of examples before each question; by default that of each task.",
 )
 _NUM_STEPS = flags.DEFINE_list(
-    "num_steps", None, "Numbers of solver steps, as 9,12,18; else the run's own."
+    "num_steps",
+    None,
+    "Numbers of solver steps, such as 9,12,18; by default that of the run.",
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Texts at a time.", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Texts per batch.", lower_bound=1)
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
-    "max_new_tokens", None, "Longest answer; else what each task asks.", lower_bound=1
+    "max_new_tokens",
+    None,
+    "Maximum number of tokens of an answer; by default that of each task.",
+    lower_bound=1,
 )
 _LIMIT = flags.DEFINE_integer(
-    "limit", None, "Only so many samples of each task.", lower_bound=1
+    "limit", None, "Number of samples per task; by default all.", lower_bound=1
 )
-_TASK_DATA = flags.DEFINE_string("task_data", None, "A folder of the tasks' data.")
-_INCLUDE_PATH = flags.DEFINE_string("include_path", None, "A folder of YAML files.")
+_TASK_DATA = flags.DEFINE_string("task_data", None, "A folder with the tasks' data.")
+_INCLUDE_PATH = flags.DEFINE_string(
+    "include_path", None, "A folder of YAML files that define tasks."
+)
 flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
 
@@ -57,7 +66,7 @@ def main() -> None:
             raise UserError(f"there is no folder {folder}")
     with tempfile.TemporaryDirectory() as cache:
         if _TASK_DATA.value:
-            # The usual cache would keep what the folder held before.
+            # The default cache could hold an earlier state of the folder.
             os.environ["HF_DATASETS_CACHE"] = cache
             os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
         _evaluate(numbers)
@@ -73,22 +82,22 @@ def _evaluate(numbers: list[int | None]) -> None:
     harness, harness_tasks = _harness()
     process_flags.start_from_flags()
     compilation_cache.enable()
-    own = run_directory.read_config(Path(_WORKDIR.value))
-    models = models_at(own.model, _NUM_STEPS.value)
+    config = run_directory.read_config(Path(_WORKDIR.value))
+    models = models_at(config.model, _NUM_STEPS.value)
     tasks = harness_tasks.Tasks(
         _TASKS.value, include_path=_INCLUDE_PATH.value, data=_TASK_DATA.value
     )
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
     run = run_directory.load(_WORKDIR.value, mesh)
     for model in models:
         scorer = harness.HarnessModel(
             model, run.params, run.tokenizer, mesh, _BATCH_SIZE.value
         )
         for num_fewshot in numbers:
-            for figures in tasks.evaluate(
+            for metrics in tasks.evaluate(
                 scorer, num_fewshot, _LIMIT.value, _MAX_NEW_TOKENS.value
             ):
-                line = {"num_steps": model.num_layers, **figures}
+                line = {"num_steps": model.num_layers, **metrics}
                 if is_primary():
                     print(json.dumps(line), flush=True)
 

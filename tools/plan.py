@@ -1,12 +1,12 @@
-"""Says whether a run fits on devices, what it sends and how fast it can be.
+"""Estimates whether a run fits on devices, what it communicates and how fast it can be.
 
 tools/plan.py --config=configs/llama1b.py --num_devices=8 --device=h200
 
-Each line on stdout is one JSON object, a plan for one of the devices: bytes of memory
-and of what is sent in a step, flops, seconds a step. The mesh is config.mesh; with
---search the five best meshes, policies and numbers of micro-batches are listed. With
---compile the step is also compiled for that many virtual CPU devices. None of the
-devices is needed.
+Each line on stdout is a JSON object, the plan for one of the devices: bytes of memory
+and of communication per step, FLOPs, and seconds per step. The mesh is config.mesh;
+--search lists the five best combinations of mesh, remat policy and number of
+micro-batches. --compile also compiles the step for that many virtual CPU devices. None
+of the planned devices is needed.
 """
 
 import json
@@ -19,8 +19,12 @@ from diffeq_former import cli
 from diffeq_former.errors import UserError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
-_NUM_DEVICES = flags.DEFINE_integer("num_devices", None, "Of all hosts.", required=True)
-_DEVICE = flags.DEFINE_string("device", "h100", "Which; see planning/devices.py.")
+_NUM_DEVICES = flags.DEFINE_integer(
+    "num_devices", None, "Devices on all hosts.", required=True
+)
+_DEVICE = flags.DEFINE_string(
+    "device", "h100", "Type of device; see planning/devices.py."
+)
 _SEARCH = flags.DEFINE_bool("search", False, "List the five best plans.")
 _COMPILE = flags.DEFINE_bool("compile", False, "Compile the step for virtual devices.")
 flags.mark_flag_as_required("config")
@@ -39,7 +43,7 @@ def main() -> None:
     if num_devices < 1:
         raise UserError(f"--num_devices: expected 1 or more, got {num_devices}")
     if _SEARCH.value and _COMPILE.value:
-        raise UserError("--compile: it is for one plan; leave out --search")
+        raise UserError("--compile: compiles a single plan; leave out --search")
     if name not in DEVICES:
         known = ", ".join(DEVICES)
         raise UserError(f"--device: expected one of {known}, got {name!r}")
@@ -47,7 +51,7 @@ def main() -> None:
     if config.finetune.base:
         raise UserError(
             f"--config.finetune.base={config.finetune.base}: a plan does not read a"
-            " base; leave it empty and plan for the base's own config"
+            " base; leave it empty and plan the base's own config"
         )
     jax.config.update("jax_platforms", "cpu")
     if _COMPILE.value:
@@ -66,7 +70,7 @@ def _search(config, num_devices: int, device) -> None:
     fitting = [plan for plan in plans if plan.fits]
     print(f"{len(plans)} plans tried, {len(fitting)} fit", file=sys.stderr)
     if not fitting:
-        print("nothing fits; the nearest is:", file=sys.stderr)
+        print("nothing fits; the closest plan is:", file=sys.stderr)
     for plan in fitting[:_LISTED] or plans[:1]:
         _print(plan, {})
 
@@ -85,16 +89,16 @@ def _compiled(plan, num_devices: int) -> dict:
     return {"compiled": measured | ratio}
 
 
-def _print(plan, more: dict) -> None:
+def _print(plan, extra: dict) -> None:
     name, num_devices = _DEVICE.value, _NUM_DEVICES.value
-    needed, held = plan.memory.total / 1e9, plan.device.memory / 1e9
+    needed, available = plan.memory.total / 1e9, plan.device.memory / 1e9
     print(
-        f"{num_devices} x {name}: {needed:.4g} of {held:.4g} GB, "
-        f"{'fits' if plan.fits else 'does not fit'}; {plan.seconds:.3g} s a step, "
+        f"{num_devices} x {name}: {needed:.4g} of {available:.4g} GB, "
+        f"{'fits' if plan.fits else 'does not fit'}; {plan.seconds:.3g} s per step, "
         f"MFU at most {plan.mfu_bound:.0%}",
         file=sys.stderr,
     )
-    line = {"device": name, "num_devices": num_devices, **plan.as_dict(), **more}
+    line = {"device": name, "num_devices": num_devices, **plan.as_dict(), **extra}
     print(json.dumps(line), flush=True)
 
 

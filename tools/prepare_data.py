@@ -1,4 +1,4 @@
-"""Tokenises a source of text once, into the rows that training reads.
+"""Tokenises text into a prepared dataset for training.
 
 tools/prepare_data.py --source=stdlib --tokenizer=byte --seq_len=256 --output=data/std
 
@@ -23,20 +23,26 @@ from absl import flags
 
 from diffeq_former import cli
 
-_SOURCE = flags.DEFINE_string("source", None, "Where the text is.", required=True)
-_TOKENIZER = flags.DEFINE_string("tokenizer", None, "Which tokenizer.", required=True)
-_SEQ_LEN = flags.DEFINE_integer("seq_len", None, "Tokens of a row.", required=True)
+_SOURCE = flags.DEFINE_string(
+    "source", None, "Source of the text, see above.", required=True
+)
+_TOKENIZER = flags.DEFINE_string(
+    "tokenizer", None, "Tokenizer, see above.", required=True
+)
+_SEQ_LEN = flags.DEFINE_integer(
+    "seq_len", None, "Sequence length in tokens.", required=True
+)
 _OUTPUT = flags.DEFINE_string("output", None, "A new directory.", required=True)
 _VALIDATION_SOURCE = flags.DEFINE_string(
     "validation_source",
     None,
-    "Where the held-out text is; else it is held out by hash.",
+    "Source of the validation text; by default a share of the documents, by hash.",
 )
 _VALIDATION_FRACTION = flags.DEFINE_float(
-    "validation_fraction", 0.0005, "The share of the documents to hold out."
+    "validation_fraction", 0.0005, "Fraction of the documents to hold out."
 )
 _NUM_WORKERS = flags.DEFINE_integer(
-    "num_workers", None, "Processes that tokenise; by default one for each core."
+    "num_workers", None, "Number of tokenising processes; default: one per core."
 )
 
 

@@ -1,14 +1,14 @@
-"""Writes one page of HTML about a run: what it is, how it went, and what is inside.
+"""Writes an HTML report of a run: its settings, training curves and analyses.
 
 tools/report.py --workdir=runs/small --output=report.html
 
-The page has the settings, curves of training, samples, perplexity against depth,
-spectra of the weights, which tokens a prediction is sensitive to (of --text), and
-costs; it is one file and opens without a network. Stdout has one JSON object: output
+The page shows the settings, training curves, samples, perplexity by number of solver
+steps, spectra of the weights, the sensitivity of a prediction to the tokens of --text,
+and costs; it is a single file that opens offline. Stdout has one JSON object: output
 and sections.
 
-The mesh is the run's own; where that does not suit the devices, choose another as for
-training: --config.mesh.data=1 --config.mesh.fsdp=-1. Needs matplotlib:
+The mesh is the run's own; if it does not suit the devices, set another as in training:
+--config.mesh.data=1 --config.mesh.fsdp=-1. Requires matplotlib:
 pip install -e '.[plot]'.
 """
 
@@ -27,9 +27,11 @@ from diffeq_former.errors import UserError
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new .html file.", required=True)
 _DATA = flags.DEFINE_string(
-    "data", None, "A prepared dataset with the run's tokenizer; else the run's own."
+    "data", None, "A prepared dataset with the run's tokenizer; default: the run's."
 )
-_TEXT = flags.DEFINE_string("text", "It was the first time", "For the sensitivities.")
+_TEXT = flags.DEFINE_string(
+    "text", "It was the first time", "Text for the sensitivity analysis."
+)
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -62,7 +64,7 @@ def main() -> None:
 
 
 def _sections(run, workdir: Path, mesh) -> dict:
-    """Title -> function from a folder for pictures to HTML."""
+    """Return functions by title that write plots into a folder and return HTML."""
     from diffeq_former.analysis import run_report, training_curves
     from diffeq_former.analysis.loaded_model import Trained
 
@@ -86,7 +88,7 @@ def _sections(run, workdir: Path, mesh) -> dict:
 
 
 def _evaluate(run, mesh):
-    """From a model's config to its figures on the validation split."""
+    """Return a function from a model's config to its validation metrics."""
     import dataclasses
 
     from diffeq_former.inference.perplexity import make_evaluate

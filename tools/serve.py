@@ -1,15 +1,15 @@
-"""Serves a run's latest checkpoint over HTTP, by OpenAI's completions protocol.
+"""Serves a run's latest checkpoint over HTTP, with OpenAI's completions protocol.
 
 tools/serve.py --workdir=runs/tiny --port=8000
 curl localhost:8000/v1/completions -H 'Content-Type: application/json' \
     -d '{"prompt": "The list", "max_tokens": 20, "stream": true}'
 
-Stdout has one JSON object when it is ready: host, port, and model, the run's name. It
-listens to this machine only, unless --host says otherwise: whoever reaches it may use
-it. Ctrl-C and SIGTERM end it, after the requests that are under way. See
-docs/serving.md.
+When the server is ready, it prints one JSON object on stdout: host, port, and model
+(the name of the run's folder). It accepts connections only from this machine, unless
+--host is another address; there is no authentication. Ctrl-C and SIGTERM stop the
+server after the requests in progress. See docs/serving.md.
 
-The mesh is the run's own; where that does not suit the devices, choose another as for
+The mesh is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
@@ -24,15 +24,19 @@ from diffeq_former import cli
 from diffeq_former.cli import mesh_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
-_HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen at.")
+_HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen on.")
 _PORT = flags.DEFINE_integer(
-    "port", 8000, "0: any that is free.", lower_bound=0, upper_bound=65535
+    "port",
+    8000,
+    "The port to listen on; 0: any free port.",
+    lower_bound=0,
+    upper_bound=65535,
 )
 _DRAFT_STEPS = flags.DEFINE_integer(
-    "draft_steps", 0, "Solver steps of a draft; 0: tokens are not drafted."
+    "draft_steps", 0, "Solver steps of the draft model; 0: no speculative decoding."
 )
 _DRAFT_TOKENS = flags.DEFINE_integer(
-    "draft_tokens", 4, "How many tokens are drafted before the model looks at them."
+    "draft_tokens", 4, "Number of tokens to draft before the full model verifies them."
 )
 flags.adopt_module_key_flags(mesh_flags)
 
@@ -47,12 +51,12 @@ def main() -> None:
 
     compilation_cache.enable()
     workdir = Path(_WORKDIR.value).absolute()
-    own = run_directory.read_config(workdir)
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    config = run_directory.read_config(workdir)
+    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
     steps = _DRAFT_STEPS.value
     draft = Draft(steps, _DRAFT_TOKENS.value) if steps else None
     if draft:
-        draft.config(own.model)  # is refused before the checkpoint is read
+        draft.config(config.model)  # check the settings before loading the checkpoint
     run = run_directory.load(workdir, mesh)
     generator = Generator(run.config.model, mesh, run.tokenizer.vocab_size, draft)
     engine = Engine(generator, run.params, run.tokenizer)
@@ -60,7 +64,7 @@ def main() -> None:
 
 
 def _serve(model: str, engine, tokenizer) -> None:
-    """Until a signal comes."""
+    """Serve requests until SIGINT or SIGTERM."""
     from diffeq_former.errors import UserError
     from diffeq_former.inference.server import Server
 
@@ -71,15 +75,15 @@ def _serve(model: str, engine, tokenizer) -> None:
             f"--host={_HOST.value} --port={_PORT.value}: {error.strerror or error}; use"
             " another, or --port=0 for any that is free"
         ) from error
-    ended = threading.Event()
+    stop_requested = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: stop_requested.set())
     threading.Thread(target=server.serve_forever, daemon=True).start()
     host, port = server.server_address[:2]
     print(json.dumps({"host": host, "port": port, "model": model}), flush=True)
-    ended.wait()
+    stop_requested.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        signal.signal(number, signal.SIG_DFL)  # a second signal kills the process
     server.shutdown()
     server.close()
 

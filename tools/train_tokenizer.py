@@ -1,8 +1,8 @@
-"""Trains a SentencePiece byte-pair model on a source of text.
+"""Trains a SentencePiece BPE tokenizer on a source of text.
 
 tools/train_tokenizer.py --source=stdlib --vocab_size=4096 --output=data/stdlib.model
 
-Sources are those of tools/prepare_data.py.
+For the sources, see tools/prepare_data.py.
 """
 
 import json
@@ -13,9 +13,11 @@ from absl import flags
 from diffeq_former import cli
 from diffeq_former.errors import UserError
 
-_SOURCE = flags.DEFINE_string("source", None, "Where the text is.", required=True)
-_VOCAB_SIZE = flags.DEFINE_integer("vocab_size", None, "Pieces.", required=True)
-_OUTPUT = flags.DEFINE_string("output", None, "A new file.", required=True)
+_SOURCE = flags.DEFINE_string("source", None, "Source of the text.", required=True)
+_VOCAB_SIZE = flags.DEFINE_integer(
+    "vocab_size", None, "Number of pieces in the vocabulary.", required=True
+)
+_OUTPUT = flags.DEFINE_string("output", None, "A new model file.", required=True)
 
 
 def main() -> None:
@@ -24,7 +26,7 @@ def main() -> None:
 
     output = Path(_OUTPUT.value)
     if output.exists():
-        raise UserError(f"output {output} exists: remove it or name another file")
+        raise UserError(f"--output={output} exists: remove it or name another file")
     documents = sources.documents(_SOURCE.value)
     model = sentencepiece_training.train(documents, _VOCAB_SIZE.value)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,15 @@
-"""Trains all of a run on: as it is, or cut into layers.
+"""Full fine-tuning of a run: as it is, or discretised into layers.
 
     python -m diffeq_former.main --config=configs/finetune/full.py \
         --workdir=runs/tuned --config.data.path=data/other \
         --config.finetune.base=runs/small --config.finetune.num_steps=12
 
-The base decides on the model. Without num_steps it stays what it is: a hypernetwork
-goes on as one, and can be cut at any depth afterwards.
+The base run determines the model. Without num_steps the model stays as it is: a
+hypernetwork remains one, and can be discretised at any depth afterwards.
 
 Data: any text, prepared with the base's tokenizer.
 Hardware: as for the base.
-Time: about 2 min on one core for 150 steps of a cut configs/small.py.
+Time: about 2 min on one core for 150 steps of a discretised configs/small.py.
 Result: starts at the base's loss; see docs/experiments.md.
 """
 

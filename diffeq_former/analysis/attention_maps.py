@@ -1,6 +1,6 @@
-"""Attention maps by head and step of depth.
+"""Attention maps of each head at each solver step.
 
-L length, N heads, T grid steps.
+L sequence length, N heads, T grid steps.
 """
 
 from pathlib import Path
@@ -14,62 +14,64 @@ from diffeq_former.analysis.statistics import interval
 
 
 def describe(maps_TNLL: np.ndarray) -> dict[str, np.ndarray]:
-    """Of each head at each step, means over the tokens that attend: [T, N].
+    """Summarise the attention of each head at each step, averaged over queries.
 
     Returns:
-      `entropy`: nats; log of how many tokens are looked at.
-      `distance`: how many tokens back the looks go.
-      `first`: the share that the first token gets.
-      `self`: the share that each token gives itself.
+      Arrays [T, N] by name:
+      `entropy`: Entropy of the attention weights in nats; its exponential is the
+        effective number of attended tokens.
+      `distance`: Mean distance between query and key, in tokens.
+      `first`: Attention weight on the first token.
+      `self`: Attention weight of each token on itself.
     """
     p = np.asarray(maps_TNLL, float)
-    places = np.arange(p.shape[-1])
-    back_LL = places[:, None] - places[None]
+    positions = np.arange(p.shape[-1])
+    distance_LL = positions[:, None] - positions[None]
     logs = np.log(np.where(p > 0, p, 1))
     return {
         "entropy": -(p * logs).sum(-1).mean(-1),
-        "distance": (p * back_LL).sum(-1).mean(-1),
+        "distance": (p * distance_LL).sum(-1).mean(-1),
         "first": p[..., 0].mean(-1),
         "self": np.diagonal(p, axis1=-2, axis2=-1).mean(-1),
     }
 
 
-_MOST_STEPS, _MOST_HEADS = 6, 8  # in a picture, evenly chosen
+_MAX_STEPS, _MAX_HEADS = 6, 8  # shown in maps.png, evenly spaced
 
 
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
-    """Writes maps.npz, attention.json, maps.png (first sentence), heads.png (mean).
+    """Write maps.npz, attention.json, maps.png (first sentence), heads.png (mean).
 
-    Entry (i, j) of a map is how much of token i's attention token j gets.
+    Entry (i, j) of a map is the attention weight of query i on key j.
     """
     c, table = trained.config, trained.table
     maps = [
         np.asarray(depth.attention_maps(c, table, states_of(trained, s)))
         for s in sentences
     ]
-    described = [describe(maps_TNLL) for maps_TNLL in maps]
-    mean = {key: np.mean([d[key] for d in described], 0) for key in described[0]}
+    summaries = [describe(maps_TNLL) for maps_TNLL in maps]
+    mean = {key: np.mean([d[key] for d in summaries], 0) for key in summaries[0]}
     np.savez(folder / "maps.npz", **{str(i): x for i, x in enumerate(maps, 1)})
     measured = [
         {"text": s.text, "tokens": s.tokens, **d}
-        for s, d in zip(sentences, described, strict=True)
+        for s, d in zip(sentences, summaries, strict=True)
     ]
     write_json(folder / "attention.json", {"mean": mean, "sentences": measured})
     _draw_maps(folder / "maps.png", maps[0])
     _draw_heads(folder / "heads.png", mean)
     return [
-        {"measure": key} | interval([d[key].mean() for d in described]) for key in mean
+        {"measure": key} | interval([d[key].mean() for d in summaries]) for key in mean
     ]
 
 
 def chosen(count: int, most: int) -> list[int]:
-    """At most so many of `count` numbers, evenly, the first and the last of them."""
+    """Return at most `most` evenly spaced indices from 0 to `count` - 1."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def _draw_maps(path: Path, maps_TNLL: np.ndarray) -> None:
     T, N = maps_TNLL.shape[:2]
-    steps, heads = chosen(T, _MOST_STEPS), chosen(N, _MOST_HEADS)
+    steps, heads = chosen(T, _MAX_STEPS), chosen(N, _MAX_HEADS)
     shape = {"nrows": len(steps), "ncols": len(heads), "squeeze": False}
     size = (2 + 1.8 * len(heads), 1 + 1.8 * len(steps))
     with plotting.drawn(path, size, sharex=True, sharey=True, **shape) as grid:
@@ -80,13 +82,18 @@ def _draw_maps(path: Path, maps_TNLL: np.ndarray) -> None:
                 )
                 axes.set_title(f"step {step + 1}, head {head}", fontsize=8)
         figure = grid[0, 0].figure
-        figure.supxlabel("token that is looked at (number)")
-        figure.supylabel("token that looks (number)")
-        figure.colorbar(image, ax=grid, label="share of attention", shrink=0.6)
+        figure.supxlabel("key position")
+        figure.supylabel("query position")
+        figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
 
 
 def _draw_heads(path: Path, mean: dict) -> None:
-    units = {"entropy": "nats", "distance": "tokens", "first": "share", "self": "share"}
+    units = {
+        "entropy": "nats",
+        "distance": "tokens",
+        "first": "attention weight",
+        "self": "attention weight",
+    }
     with plotting.drawn(path, (10, 7), nrows=2, ncols=2) as grid:
         for axes, (key, values_TN) in zip(grid.flat, mean.items(), strict=True):
             image = axes.imshow(
@@ -96,6 +103,6 @@ def _draw_heads(path: Path, mean: dict) -> None:
                 cmap=plotting.COLOURS,
                 extent=(0.5, len(values_TN) + 0.5, -0.5, values_TN.shape[1] - 0.5),
             )
-            axes.set(title=key, xlabel="step of depth", ylabel="head")
+            axes.set(title=key, xlabel="solver step", ylabel="head")
             axes.yaxis.get_major_locator().set_params(integer=True)
             axes.figure.colorbar(image, ax=axes, label=units[key])

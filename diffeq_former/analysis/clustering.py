@@ -1,6 +1,6 @@
-"""Tokens that move by attention alone: do they gather? (paper, appendix C.8)
+"""Clustering of tokens that move by attention alone (paper, appendix C.8).
 
-n tokens, d dimensions, T steps, N heads, D model.
+n tokens, d dimensions, T steps, N heads, D model width.
 """
 
 from collections.abc import Callable
@@ -18,26 +18,37 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.stabilisers import OF_TERMS, before_term
 
-NUM_TOKENS, DIMENSIONS, NUM_STEPS = 40, 3, 200  # of C.8
-STEP_SIZE = 0.05  # 200 steps take 10 units of time
-DEGREES = (0, 1, 2, 3, 4)  # of the polynomials by which weights grow
-THRESHOLD = 0.1  # directions whose distance is smaller are of one cluster
+NUM_TOKENS, DIMENSIONS, NUM_STEPS = 40, 3, 200  # as in C.8
+STEP_SIZE = 0.05  # 200 steps span 10 units of time
+DEGREES = (0, 1, 2, 3, 4)  # of the polynomial growth of the weights over time
+THRESHOLD = 0.1  # directions closer than this belong to the same cluster
 
 
 def standardise(z_nd: jax.Array) -> jax.Array:
-    """Mean 0 and variance 1 of each token, as in C.8: a LayerNorm without weights."""
+    """Scale each token to mean 0 and variance 1, as in C.8 (LayerNorm, no weights)."""
     return jax.nn.standardize(z_nd, epsilon=0.0)
 
 
 def on_sphere(z_nd: jax.Array) -> jax.Array:
-    """Length 1 of each token: the setting of Geshkovski et al. (arXiv 2312.10794)."""
+    """Project each token onto the unit sphere (Geshkovski et al., arXiv 2312.10794)."""
     return z_nd / jnp.linalg.norm(z_nd, axis=-1, keepdims=True)
 
 
 def simulate(
     field: Callable, per_step, z_nd: jax.Array, h: float, normalise: Callable
 ) -> jax.Array:
-    """Steps z <- normalise(z + h field(what belongs to the step, z)): [T + 1, n, d]."""
+    """Integrate z <- normalise(z + h field(step, z)) over the steps.
+
+    Args:
+      field: Function of one entry of `per_step` and the tokens [n, d].
+      per_step: Pytree with a leading axis T: the inputs of the field at each step.
+      z_nd: Initial tokens.
+      h: Step size.
+      normalise: Applied to the initial tokens and after every step.
+
+    Returns:
+      All states, including the initial one [T + 1, n, d].
+    """
 
     def body(z_nd, step):
         return normalise(z_nd + h * field(step, z_nd)), z_nd
@@ -47,9 +58,9 @@ def simulate(
 
 
 def growing(a_dd: jax.Array, v_dd: jax.Array, degree: int) -> Callable:
-    """The field of C.8 at time t: softmax((z A)(z A)^T) z V.
+    """Return the vector field of C.8: softmax((z A)(z A)^T) z V.
 
-    A and V are given at t = 0 and grow as (1 + t)^degree.
+    A and V are the weights at t = 0; both grow as (1 + t)^degree.
     """
 
     def field(t, z_nd):
@@ -61,15 +72,15 @@ def growing(a_dd: jax.Array, v_dd: jax.Array, degree: int) -> Callable:
 
 
 def random_weights(seed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A, V, both N(0, 1), and tokens from U[-2, 2], as in C.8."""
-    of_a, of_v, of_z = jax.random.split(jax.random.key(seed), 3)
+    """Sample A and V from N(0, 1) and tokens from U[-2, 2], as in C.8."""
+    key_a, key_v, key_z = jax.random.split(jax.random.key(seed), 3)
     shape = (DIMENSIONS, DIMENSIONS)
-    z_nd = jax.random.uniform(of_z, (NUM_TOKENS, DIMENSIONS), minval=-2, maxval=2)
-    return jax.random.normal(of_a, shape), jax.random.normal(of_v, shape), z_nd
+    z_nd = jax.random.uniform(key_z, (NUM_TOKENS, DIMENSIONS), minval=-2, maxval=2)
+    return jax.random.normal(key_a, shape), jax.random.normal(key_v, shape), z_nd
 
 
 def grown(seed: int, degree: int) -> np.ndarray:
-    """The simulation of C.8: [T + 1, n, d]."""
+    """Run the simulation of C.8 and return its states [T + 1, n, d]."""
     return np.asarray(_grown(*random_weights(seed), degree))
 
 
@@ -81,17 +92,20 @@ def _grown(a_dd, v_dd, z_nd, degree) -> jax.Array:
 
 
 def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
-    """States that move by a trained model's heads alone, over its interval of depth.
+    """Integrate the dynamics of a trained model's attention heads alone over depth.
 
-    dx_i/dt = sum over heads of sum_j softmax_j(y_i QK y_j^T) y_j OV, y what attention
-    sees of x, its first norm; every token sees all, as in C.8. Without biases and
-    rotary positions.
+    dx_i/dt = sum over heads of sum_j softmax_j(y_i QK y_j^T) y_j OV, where y is x after
+    the norm before attention. Attention is not causal, as in C.8; biases and rotary
+    positions are omitted.
 
     Args:
-      c: the model.
-      weights: units with a leading axis T.
-      products: what `spectra.products` made of them.
-      z_nD: the states at first.
+      c: The model's config.
+      weights: Weights by name, with a leading axis T.
+      products: Result of `spectra.products` for these weights.
+      z_nD: Initial states.
+
+    Returns:
+      The states [T + 1, n, D].
     """
 
     def field(step, z_nD):
@@ -109,23 +123,27 @@ def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
 
 
 def dispersion(states_Tnd: np.ndarray) -> np.ndarray:
-    """1 - |mean direction|^2, [T]: 0 if all tokens point one way, 1 if to all sides."""
+    """Return 1 - |mean direction|^2 [T]: 0 if aligned, 1 if directions cancel out."""
     return 1 - np.square(directions(states_Tnd).mean(1)).sum(-1)
 
 
 def num_clusters(states_Tnd: np.ndarray) -> np.ndarray:
-    """Groups of tokens, [T], linked by directions nearer than `THRESHOLD`."""
+    """Count the clusters of tokens at each time [T].
+
+    Two tokens are linked if their directions are closer than `THRESHOLD`; a cluster is
+    a connected component.
+    """
     u = directions(states_Tnd)
     distances = np.linalg.norm(u[:, :, None] - u[:, None], axis=-1)
     linked = distances < THRESHOLD
     for _ in range(int(np.ceil(np.log2(max(2, u.shape[1]))))):
         linked = np.matmul(linked, linked)
-    first = linked.argmax(-1)  # of the group, by number
+    first = linked.argmax(-1)  # the lowest token index in each token's cluster
     return (first == np.arange(u.shape[1])).sum(-1)
 
 
 def in_three(states_Tnd: np.ndarray) -> np.ndarray:
-    """The states; of more dimensions the three principal axes of all, [T, n, 3]."""
+    """Project the states onto their three principal axes [T, n, 3], if d > 3."""
     if states_Tnd.shape[-1] == 3:
         return states_Tnd
     flat = states_Tnd.reshape(-1, states_Tnd.shape[-1])
@@ -140,13 +158,13 @@ _MODEL = "model"
 def analyze(
     trained, folder: Path, *, num_seeds: int = 5, num_times: int | None = None
 ) -> list[dict]:
-    """Writes ways.npz, clustering.json, ways.png (first seed) and clusters.png."""
+    """Write ways.npz, clustering.json, ways.png (first seed) and clusters.png."""
     runs = {
         f"degree {degree}": [grown(s, degree) for s in range(num_seeds)]
         for degree in DEGREES
     } | {_MODEL: _of_model(trained, num_seeds, num_times)}
-    ways = {name: in_three(states[0]) for name, states in runs.items()}
-    figures = {
+    trajectories = {name: in_three(states[0]) for name, states in runs.items()}
+    metrics = {
         name: {
             "clusters": over_sentences([num_clusters(s) for s in states]),
             "dispersion": over_sentences([dispersion(s) for s in states]),
@@ -159,60 +177,66 @@ def analyze(
         "threshold": THRESHOLD,
         "step size": STEP_SIZE,
     }
-    np.savez(folder / "ways.npz", **ways)
-    write_json(folder / "clustering.json", settings | {"over time": figures})
+    np.savez(folder / "ways.npz", **trajectories)
+    write_json(folder / "clustering.json", settings | {"over time": metrics})
     names = {**{n: n for n in runs}, _MODEL: f"heads of {trained.name}"}
-    _draw_ways(folder / "ways.png", ways, names)
-    _draw_clusters(folder / "clusters.png", figures, names)
+    _draw_trajectories(folder / "ways.png", trajectories, names)
+    _draw_clusters(folder / "clusters.png", metrics, names)
     return [
         {"weights": names[name]}
-        | {f"{key} at the end": x["mean"][-1] for key, x in of_run.items()}
-        for name, of_run in figures.items()
+        | {f"{key} at the end": x["mean"][-1] for key, x in run_metrics.items()}
+        for name, run_metrics in metrics.items()
     ]
 
 
 def _of_model(trained, num_seeds: int, num_times: int | None) -> list[np.ndarray]:
-    """From the embeddings of random tokens, other ones for each seed."""
+    """Simulate the model from the embeddings of random tokens, once per seed."""
     c = trained.config
     weights = trained.weights_at(trained.times(num_times))
     products = spectra.products(c, weights)
     token_VD = trained.ends["embedding"]["token"][: trained.tokenizer.vocab_size]
     states = []
     for seed in range(num_seeds):
-        drawn = np.random.default_rng(seed).integers(len(token_VD), size=NUM_TOKENS)
-        states.append(of_model(c, weights, products, token_VD[drawn]))
+        sampled = np.random.default_rng(seed).integers(len(token_VD), size=NUM_TOKENS)
+        states.append(of_model(c, weights, products, token_VD[sampled]))
     return states
 
 
-def _draw_ways(path: Path, ways: dict, names: dict) -> None:
-    shape = {"nrows": 2, "ncols": -(-len(ways) // 2)}
+def _draw_trajectories(path: Path, trajectories: dict, names: dict) -> None:
+    shape = {"nrows": 2, "ncols": -(-len(trajectories) // 2)}
     with plotting.drawn(path, (12, 8), subplot_kw={"projection": "3d"}, **shape) as g:
-        for axes, (name, way_Tn3) in zip(g.flat, ways.items(), strict=True):
-            for of_token in np.swapaxes(way_Tn3, 0, 1):
-                axes.plot(*of_token.T, color="0.7", linewidth=0.5)
-            axes.scatter(*way_Tn3[0].T, color="0.5", marker="^", s=8, label="first")
-            axes.scatter(*way_Tn3[-1].T, color="black", marker="o", s=12, label="last")
+        for axes, (name, trajectory_Tn3) in zip(
+            g.flat, trajectories.items(), strict=True
+        ):
+            for token_T3 in np.swapaxes(trajectory_Tn3, 0, 1):
+                axes.plot(*token_T3.T, color="0.7", linewidth=0.5)
+            axes.scatter(
+                *trajectory_Tn3[0].T, color="0.5", marker="^", s=8, label="start"
+            )
+            axes.scatter(
+                *trajectory_Tn3[-1].T, color="black", marker="o", s=12, label="end"
+            )
             axes.set_title(names[name], fontsize=9)
             axes.tick_params(labelsize=6)
             axes.set(xlabel="axis 1", ylabel="axis 2", zlabel="axis 3")
         g.flat[0].legend(fontsize=7)
 
 
-def _draw_clusters(path: Path, figures: dict, names: dict) -> None:
-    words = {
-        "clusters": "groups of the 40 tokens",
+def _draw_clusters(path: Path, metrics: dict, names: dict) -> None:
+    labels = {
+        "clusters": "number of clusters (of 40 tokens)",
         "dispersion": "1 - |mean direction|$^2$",
     }
     with plotting.drawn(path, (11, 4), ncols=2) as panels:
-        for axes, (key, label) in zip(panels, words.items(), strict=True):
-            for style, (name, of_run) in zip(
-                plotting.STYLES, figures.items(), strict=True
+        for axes, (key, label) in zip(panels, labels.items(), strict=True):
+            for style, (name, run_metrics) in zip(
+                plotting.STYLES, metrics.items(), strict=True
             ):
-                mean = of_run[key]["mean"]
+                mean = run_metrics[key]["mean"]
                 times = np.linspace(0, 1, len(mean))
                 every = max(1, len(mean) // 8)
                 axes.plot(times, mean, style, markevery=every, label=names[name])
-            axes.set(xlabel="time (share of the run)", ylabel=label)
+            axes.set(xlabel="time (fraction of the interval)", ylabel=label)
             axes.grid(alpha=0.3)
         panels[0].set_yscale("log")
         panels[1].legend(fontsize=8)

@@ -1,4 +1,4 @@
-"""How fast a model's state at the end of depth nears that of the flow as steps grow."""
+"""Convergence of a model's final state to that of the exact flow with more steps."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,22 +8,24 @@ import numpy as np
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.solvers import SOLVERS
 
-# Below it float32 rounds as much as a solver errs; above it no order shows yet.
+# Below the former, float32 rounding hides the solver's error; above the latter, errors
+# do not follow the order of the solver yet.
 SMALLEST, LARGEST = 1e-5, 0.1
-FLOW = "rk4"  # by its steps the flow is computed,
-FINER = 4  # which are so many times as many as the most of the others
+FLOW = "rk4"  # the solver of the reference solution,
+FINER = 4  # which takes this many times the largest number of steps
 
 
 def flow(c: ModelConfig, params: dict, tokens_BL, most_steps: int) -> np.ndarray:
-    """What `end_of_depth` nears; more exact than with up to so many steps."""
+    """Return the reference solution [B, L, D] for up to `most_steps` solver steps."""
     return end_of_depth(c, params, tokens_BL, FLOW, FINER * most_steps)
 
 
 def end_of_depth(
     c: ModelConfig, params: dict, tokens_BL, solver: str, num_steps: int
 ) -> np.ndarray:
-    """The normalised state [B, L, D] after so many steps of a solver, in float32."""
+    """Return the normalised final state [B, L, D], computed in float32."""
     model = dataclasses.replace(
         c.for_inference().at_depth(num_steps),
         solver=solver,
@@ -39,18 +41,41 @@ def end_of_depth(
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return |found - expected| / |expected| in the Euclidean norm."""
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
 def measured_order(counts: Sequence[int], errors: Sequence[float]) -> float | None:
-    """The p in error ~ counts^-p, by least squares.
+    """Fit p in error ~ counts^-p by least squares.
 
-    Of errors that are neither rounding nor too large; None if fewer than two are so.
+    Only errors between `SMALLEST` and `LARGEST` are used; None if fewer than two are.
     """
-    kept = [
+    usable = [
         (n, e) for n, e in zip(counts, errors, strict=True) if SMALLEST < e < LARGEST
     ]
-    if len(kept) < 2:
+    if len(usable) < 2:
         return None
-    logs = np.log(np.array(kept, float))
+    logs = np.log(np.array(usable, float))
     return float(-np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
+
+
+def curves_of_solvers(
+    c: ModelConfig, params: dict, tokens_BL, counts: Sequence[int]
+) -> list[dict]:
+    """Return the relative errors of every solver in several numbers of steps.
+
+    Args:
+      c: The model, whose solver does not matter.
+      params: Its parameters.
+      tokens_BL: Token ids.
+      counts: Numbers of steps, the largest last.
+    """
+    exact = flow(c, params, tokens_BL, counts[-1])
+    curves = []
+    for name, solver in SOLVERS.items():
+        states = (end_of_depth(c, params, tokens_BL, name, n) for n in counts)
+        errors = [relative_error(x, exact) for x in states]
+        curve = {"solver": name, "order": solver.order, "num_steps": list(counts)}
+        measured = {"measured_order": measured_order(counts, errors)}
+        curves.append(curve | {"errors": errors} | measured)
+    return curves

@@ -1,10 +1,11 @@
-"""The way of one sequence through depth, from a table of the model's weights.
+"""Integrates one sequence over depth, given the weight table of a model.
 
-What models/step.py does in training, as pure functions of a state: no dropout, no mesh,
-any precision, and an attention that can be looked into and differentiated.
+The computation is that of models/step.py, as pure functions of the state: no dropout,
+no mesh, any precision, and an attention function that can be replaced and
+differentiated.
 
-B batch (always 1), L length, D model, N heads, K key-value heads, H head, S keys or
-stage times of a step, T grid steps, V vocabulary.
+B batch (always 1), L sequence length, D model width, N heads, K key-value heads, H head
+size, S keys or stage times of a step, T grid steps, V vocabulary.
 """
 
 import functools
@@ -18,12 +19,12 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.models.transformer import Transformer
 
-FIELDS = ("attention", "whole")  # whose changes of the state a perturbation feels
+FIELDS = ("attention", "whole")  # the terms that a derivative includes
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def embed(c: ModelConfig, ends: dict, ids_L) -> jax.Array:
-    """The state x_0 before the first step, [L, D]."""
+    """Return the state x_0 before the first step [L, D]."""
     ids_BL = jnp.asarray(ids_L)[None]
     positions_BL = jnp.arange(ids_BL.shape[1])[None]
     return Transformer(c).apply(
@@ -34,7 +35,7 @@ def embed(c: ModelConfig, ends: dict, ids_L) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def states(c: ModelConfig, table: dict, x_LD: jax.Array) -> jax.Array:
-    """All states, x_0 the first of them: [T + 1, L, D]."""
+    """Return the states before the first step and after each step [T + 1, L, D]."""
 
     def body(x_LD, weights_S):
         after_LD = step(c, weights_S, x_LD)
@@ -45,7 +46,10 @@ def states(c: ModelConfig, table: dict, x_LD: jax.Array) -> jax.Array:
 
 
 def attend(q_BLNH, k_BSKH, v_BSKH, positions_L=None) -> jax.Array:
-    """Causal attention, of tokens at these positions (None: of all), [B, L, N, H]."""
+    """Apply causal attention; return [B, L, N, H].
+
+    `positions_L` are the positions of the queries; None if there is one per key.
+    """
     p_BNLS = probabilities(q_BLNH, k_BSKH, positions_L)
     v_BSNH = _for_each_head(v_BSKH, q_BLNH.shape[2])
     return jnp.einsum("bnls,bsnh->blnh", p_BNLS, v_BSNH)
@@ -59,16 +63,17 @@ def step(
     attend: Callable = attend,
     positions_L: jax.Array | None = None,
 ) -> jax.Array:
-    """One step of the model's solver, [L, D].
+    """Take one step of the model's solver and return the new state [L, D].
 
     Args:
-      c: the model.
-      weights_S: of the step, units with a leading axis of its stage times.
-      x_LD: the state before it.
-      field: `whole`, or `attention`: the same step, of which a derivative sees only
-        what attention changes.
-      attend: of queries, keys and values; another to look into it.
-      positions_L: of the tokens; None: x_LD has all of them.
+      c: The model's config.
+      weights_S: Weights of the step, with a leading axis of stage times.
+      x_LD: The state before the step.
+      field: `whole`, or `attention` for the same step with derivatives through the
+        feed-forward term stopped.
+      attend: Attention function of queries, keys and values; replace it to record or
+        modify them.
+      positions_L: Positions of the tokens in x_LD; None if it holds the whole sequence.
     """
     both = terms(c, weights_S, field, attend, positions_L)
     block = BLOCKS[c.block]
@@ -82,7 +87,7 @@ def terms(
     attend: Callable = attend,
     positions_L: jax.Array | None = None,
 ) -> tuple[Callable, Callable]:
-    """The field's two terms within a step, attention and feed-forward; see `step`."""
+    """Return the attention and feed-forward terms of the field; Args as for `step`."""
     block = BLOCKS[c.block]
 
     def attention(node: int, x_LD):
@@ -99,24 +104,26 @@ def terms(
 
 @functools.partial(jax.jit, static_argnums=0)
 def attention_maps(c: ModelConfig, table: dict, states_TLD: jax.Array) -> jax.Array:
-    """Who attends to whom at the first stage of each step: [T, N, L, L].
+    """Return the attention weights at the first stage of each step [T, N, L, L].
 
     Args:
-      c: the model.
-      table: its weights, units with leading axes [T, S].
-      states_TLD: before each step, and perhaps after the last.
+      c: The model's config.
+      table: Weight table, arrays with leading axes [T, S].
+      states_TLD: States before each step; a state after the last step is ignored.
     """
 
     def maps(weights_and_x):
-        (weights, x_LD), seen = weights_and_x, []
+        (weights, x_LD), recorded = weights_and_x, []
 
-        def attend_seen(q_BLNH, k_BLKH, v_BLKH):
-            seen.append(probabilities(q_BLNH, k_BLKH)[0])
+        def recording_attend(q_BLNH, k_BLKH, v_BLKH):
+            recorded.append(probabilities(q_BLNH, k_BLKH)[0])
             return attend(q_BLNH, k_BLKH, v_BLKH)
 
         positions_BL = jnp.arange(x_LD.shape[0])[None]
-        BLOCKS[c.block].attention(c, weights, x_LD[None], positions_BL, attend_seen)
-        return seen[0]
+        BLOCKS[c.block].attention(
+            c, weights, x_LD[None], positions_BL, recording_attend
+        )
+        return recorded[0]
 
     first = jax.tree.map(lambda w: w[:, 0], table)
     return jax.lax.map(maps, (first, states_TLD[: c.num_layers]))
@@ -124,7 +131,7 @@ def attention_maps(c: ModelConfig, table: dict, states_TLD: jax.Array) -> jax.Ar
 
 @functools.partial(jax.jit, static_argnums=0)
 def logits(c: ModelConfig, ends: dict, x_LD: jax.Array) -> jax.Array:
-    """What the model would predict if depth ended at these states: [L, V]."""
+    """Return the logits of these states [L, V] (final norm and head: a logit lens)."""
 
     def read(module):
         y_BLD = module.block.final_norm(module.final_norm(), x_LD[None], c.norm_eps)
@@ -134,7 +141,7 @@ def logits(c: ModelConfig, ends: dict, x_LD: jax.Array) -> jax.Array:
 
 
 def probabilities(q_BLNH, k_BSKH, positions_L=None) -> jax.Array:
-    """What `attend` weighs values with, [B, N, L, S]: rows sum to one."""
+    """Return the causal attention weights [B, N, L, S]; they sum to 1 over S."""
     L, N, H = q_BLNH.shape[1:]
     k_BSNH = _for_each_head(k_BSKH, N)
     scores_BNLS = jnp.einsum("blnh,bsnh->bnls", q_BLNH, k_BSNH) * H**-0.5

@@ -1,6 +1,6 @@
-"""A few figures of spectra and of a trajectory, cheap enough to follow in training.
+"""Spectral and trajectory metrics that are cheap enough to log during training.
 
-B batch, L length, D model, T grid steps, P places in depth.
+B batch, L sequence length, D model width, T grid steps, P steps that are examined.
 """
 
 import dataclasses
@@ -30,32 +30,34 @@ PLACES = ("first", "middle", "last")  # steps of depth
 def make_analyse(
     config: Config, dataset: Dataset, mesh: Mesh
 ) -> Callable[[dict], dict[str, float]]:
-    """`analyse(params)`: figures of the model on the first sequence of validation.
+    """Return `analyse(params)`, which analyses the first validation sequence.
 
-    In float32, on the mesh, over the model's own number of steps; what is sent to the
-    host are attention's kernels at three steps, and the sequence's states.
+    It computes in float32 on the mesh, over the model's own number of steps. Only the
+    attention kernels of three steps and the states of the sequence are copied to the
+    host.
 
     Returns:
-      A function of parameters to figures, all processes together: of `qk` and `ov`, the
-      share of positive real parts and the largest magnitude, medians over heads, at the
-      first, middle and last step; of the trajectory, means over tokens and time of
-      `norm`, `speed` and `angle`, the `effective_rank` at the end, and
-      `cost_over_least`, see trajectory.py. Empty if a weight or a state is not finite.
+      A function from parameters to metrics, which all processes must call: for `qk`
+      and `ov`, the share of eigenvalues with positive real part and the largest
+      magnitude, medians over heads, at the first, middle and last step; for the
+      trajectory, means over tokens and time of `norm`, `speed` and `angle`, the final
+      `effective_rank`, and `cost_over_least`, see trajectory.py. The metrics are empty
+      if a weight or a state is not finite.
     """
     c = dataclasses.replace(
         config.model.for_inference(), dtype="float32", attention_implementation="xla"
     )
     [tokens_L] = next(validation_batches(dataset, batch_size=1))["inputs"]
-    # Each share of the rows computes the same.
+    # Every batch shard holds the same sequence.
     tokens_BL = np.tile(tokens_L, (num_row_shares(mesh), 1))
-    look = jax.jit(
+    compute = jax.jit(
         lambda params: _states_and_weights(c, params, tokens_BL),
         out_shardings=replicated(mesh),
     )
-    look = on_mesh(mesh, look)
+    compute = on_mesh(mesh, compute)
 
     def analyse(params: dict) -> dict[str, float]:
-        states_TLD, weights_P = jax.device_get(look(params))
+        states_TLD, weights_P = jax.device_get(compute(params))
         if not all(
             np.isfinite(x).all() for x in jax.tree.leaves((states_TLD, weights_P))
         ):
@@ -66,7 +68,7 @@ def make_analyse(
 
 
 def _states_and_weights(c: ModelConfig, params: dict, tokens_BL) -> tuple:
-    """The first row's T + 1 states, and attention's units at three steps."""
+    """Return the first sequence's T + 1 states and three steps' attention weights."""
     model, variables = Transformer(c), {"params": params}
     table = model.apply(variables, method="tabulate")
     positions_BL = jnp.broadcast_to(
@@ -80,25 +82,26 @@ def _states_and_weights(c: ModelConfig, params: dict, tokens_BL) -> tuple:
     )
     [after_TBLD] = sown["intermediates"]["depth"]["state"]
     states_TLD = jnp.concatenate([first_BLD[None, 0], after_TBLD[:, 0]])
-    rows = np.array([0, c.num_layers // 2, c.num_layers - 1])
+    steps = np.array([0, c.num_layers // 2, c.num_layers - 1])
     weights_P = {
-        name: {"kernel": table[name]["kernel"][rows, -1]} for name in attention_units(c)
+        name: {"kernel": table[name]["kernel"][steps, -1]}
+        for name in attention_units(c)
     }
     return states_TLD, weights_P
 
 
 def _of_weights(c: ModelConfig, weights_P: dict) -> dict[str, float]:
-    figures = {}
+    metrics = {}
     for name, factors in attention_products(c, weights_P).items():
         found = eigenvalues(factors)
-        for figure, of_heads in (
+        for metric, per_head in (
             ("positive_share", positive_share(found)),
             ("largest_eigenvalue", np.abs(found).max(-1)),
         ):
-            medians_P = np.median(of_heads, axis=-1)
+            medians_P = np.median(per_head, axis=-1)
             for place, median in zip(PLACES, medians_P, strict=True):
-                figures[f"{name}_{figure}/{place}"] = float(median)
-    return figures
+                metrics[f"{name}_{metric}/{place}"] = float(median)
+    return metrics
 
 
 def _of_states(states_TLD: np.ndarray, interval: float) -> dict[str, float]:
@@ -113,6 +116,6 @@ def _of_states(states_TLD: np.ndarray, interval: float) -> dict[str, float]:
 
 
 def _mean(values: np.ndarray) -> float:
-    """Of those that are finite; NaN if none is, as angles of a single step."""
+    """Average the finite values; NaN if there are none (angles of a single step)."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else float("nan")

@@ -1,6 +1,6 @@
 """Entropy of the logit lens over depth (Entropy-Lens, arXiv 2502.16570).
 
-L length, D model, V vocabulary, T grid steps.
+L sequence length, D model width, V vocabulary, T grid steps.
 """
 
 import functools
@@ -21,44 +21,44 @@ from diffeq_former.config import ModelConfig
 
 @functools.partial(jax.jit, static_argnums=0)
 def entropies(c: ModelConfig, ends: dict, states_TLD: jax.Array) -> jax.Array:
-    """What the model would not know of the next token if depth ended: [T + 1, L], nats.
+    """Return the entropy in nats of the prediction from each state [T + 1, L].
 
-    H = -sum p log p of p = softmax(W norm(x)), with the last norm and the head; log V
-    at most.
+    H = -sum p log p with p = softmax(W norm(x)), where norm is the final norm and W the
+    head; at most log V.
     """
 
-    def of_state(x_LD):
+    def entropy_of(x_LD):
         log_p_LV = jax.nn.log_softmax(depth.logits(c, ends, x_LD))
         return -(jnp.exp(log_p_LV) * log_p_LV).sum(-1)
 
-    return jax.lax.map(of_state, states_TLD)
+    return jax.lax.map(entropy_of, states_TLD)
 
 
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
-    """Writes entropy.json (per token and averaged) and entropy.png."""
-    of_sentences = [
+    """Write entropy.json (per token and averaged) and entropy.png."""
+    per_sentence = [
         np.asarray(entropies(trained.config, trained.ends, states_of(trained, s)))
         for s in sentences
     ]
-    times, averaged = depths(trained), [x.mean(1) for x in of_sentences]
-    figures = over_sentences(averaged)
+    times, averaged = depths(trained), [x.mean(1) for x in per_sentence]
+    summary = over_sentences(averaged)
     measured = [
         {"text": s.text, "tokens": s.tokens, "entropy": x}
-        for s, x in zip(sentences, of_sentences, strict=True)
+        for s, x in zip(sentences, per_sentence, strict=True)
     ]
-    numbers = {"unit": "nats", "times": times, "mean": figures, "sentences": measured}
+    numbers = {"unit": "nats", "times": times, "mean": summary, "sentences": measured}
     write_json(folder / "entropy.json", numbers)
-    _draw(folder / "entropy.png", times, measured[0], figures)
+    _draw(folder / "entropy.png", times, measured[0], summary)
     return [
         {"time": float(t), "entropy": float(mean), "sentences": len(sentences)}
-        for t, mean in zip(times, figures["mean"], strict=True)
+        for t, mean in zip(times, summary["mean"], strict=True)
     ]
 
 
-def _draw(path: Path, times, first: dict, figures: dict) -> None:
+def _draw(path: Path, times, first: dict, summary: dict) -> None:
     width = max(9.6, 5 + 0.3 * len(first["tokens"]))
     with plotting.drawn(path, (width, 4), ncols=2) as (left, right):
-        plot_over_depth(left, times, figures["mean"], figures)
+        plot_over_depth(left, times, summary["mean"], summary)
         left.set_ylabel("entropy of the logit lens (nats)")
         left.legend()
         image = right.imshow(
@@ -66,5 +66,5 @@ def _draw(path: Path, times, first: dict, figures: dict) -> None:
         )
         labels = [plain_text(token) for token in first["tokens"]]
         right.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
-        right.set(xlabel="token of the first sentence", ylabel="steps of depth")
+        right.set(xlabel="token of the first sentence", ylabel="solver steps")
         right.figure.colorbar(image, ax=right, label="entropy (nats)")

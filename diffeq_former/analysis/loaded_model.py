@@ -1,4 +1,4 @@
-"""A trained model as analyses see it, and the sentences that they look at."""
+"""A trained model and encoded sentences, as the analyses take them."""
 
 import dataclasses
 import functools
@@ -18,14 +18,15 @@ from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.ode.grid import Grid, stage_times
 from diffeq_former.ode.solvers import SOLVERS
 
-START = "[start]"  # how each token that opens a document is shown
+START = "[start]"  # label of the tokens that open a document
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A model and what names it. Analyses compute in float32, on one device.
+    """A trained model for analyses, which compute in float32 on one device.
 
-    Only the weights are made where the parameters lie, on the mesh.
+    Only the weight table is generated on the mesh over which the parameters are
+    sharded.
     """
 
     name: str
@@ -36,38 +37,39 @@ class Trained:
 
     @property
     def config(self) -> ModelConfig:
+        """The model's config for inference in float32."""
         return dataclasses.replace(self.model.for_inference(), dtype="float32")
 
     @functools.cached_property
     def ends(self) -> dict:
-        """The parameters at both ends of depth: embeddings, last norm, head."""
+        """The parameters outside the integration: embeddings, final norm, head."""
         return jax.device_get(ends_of(self.params))
 
     @functools.cached_property
     def table(self) -> dict:
-        """The weights of all steps: units with leading axes [T, S]."""
+        """The weight table of all steps: arrays with leading axes [T, S]."""
         return self._tabulate(None)
 
     def times(self, num_times: int | None) -> np.ndarray:
-        """Times in [0, 1]: where so many steps have the last of their nodes.
+        """Return the last stage time, in [0, 1], of each of `num_times` steps.
 
-        Of as many steps as the model has layers (None) these are times of training.
+        For None or the model's number of layers, these are the times used in training.
 
         Raises:
-          UserError: for a number that the model has no weights for.
+          UserError: If the model has no weights for that number of steps.
         """
         c = self.config
         if num_times in (None, c.num_layers):
             return np.asarray(own_grid(c).times_TS[:, -1])
         if c.weights == "layer_table" or c.time_pieces:
             raise UserError(
-                f"--num_times={num_times}: {self.name} has weights of its"
-                f" {c.num_layers} layers and none between them; leave it out"
+                f"--num_times={num_times}: {self.name} has weights only for its"
+                f" {c.num_layers} layers; leave it out"
             )
         return np.asarray(stage_times(num_times, SOLVERS[c.solver].nodes))[:, -1]
 
     def weights_at(self, times_T: np.ndarray) -> dict:
-        """The weights at what `times` gave: units with a leading axis T."""
+        """Return the weights at the given times: arrays with a leading axis T."""
         table = self._tabulate(Grid(jax.numpy.asarray(times_T)[:, None], None))
         return jax.tree.map(lambda w: w[:, 0], table)
 
@@ -82,18 +84,18 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A text as the model reads it, after what its tokenizer puts before one."""
+    """A text with its token ids, including the tokenizer's start tokens."""
 
     text: str
     ids: tuple[int, ...]
-    tokens: tuple[str, ...]  # of each id, for people
+    tokens: tuple[str, ...]  # each id as readable text
 
 
 def read_sentences(path: Path) -> list[str]:
-    """The lines of a file, of which none may be empty.
+    """Return the lines of a text file.
 
     Raises:
-      UserError: for a file that cannot be read, or has no lines.
+      UserError: If the file cannot be read or has no lines.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -105,10 +107,10 @@ def read_sentences(path: Path) -> list[str]:
 
 
 def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
-    """The texts as token ids.
+    """Tokenise the texts.
 
     Raises:
-      UserError: for a text that is empty or longer than the model.
+      UserError: If a text is empty or longer than the model's context.
     """
     tokenizer = trained.tokenizer
     before, most = tokenizer.before, trained.config.max_len - len(tokenizer.before)
@@ -116,11 +118,11 @@ def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
     for number, text in enumerate(texts, 1):
         ids = tokenizer.encode(text) if text.strip() else []
         if not ids:
-            raise UserError(f"sentence {number} is empty: write some words, or drop it")
+            raise UserError(f"sentence {number} is empty: add some text or remove it")
         if len(ids) > most:
             raise UserError(
-                f"sentence {number} has {len(ids)} tokens, but after its start the"
-                f" model has room for {most}: shorten it"
+                f"sentence {number} has {len(ids)} tokens, but the model has room for"
+                f" only {most} after the start tokens: shorten it"
             )
         tokens = ([START] * len(before)) + [tokenizer.decode([i]) for i in ids]
         sentences.append(Sentence(text, (*before, *ids), tuple(tokens)))
@@ -128,11 +130,11 @@ def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
 
 
 def states_of(trained, sentence) -> np.ndarray:
-    """Of every token, before the first step and after each: [T + 1, L, D]."""
+    """Return the states before the first step and after each step [T + 1, L, D]."""
     x_LD = depth.embed(trained.config, trained.ends, np.asarray(sentence.ids))
     return np.asarray(depth.states(trained.config, trained.table, x_LD))
 
 
 def depths(trained) -> np.ndarray:
-    """The time, as a share of depth, of each of these states."""
+    """Return the time of each state of `states_of`, as a fraction of depth [T + 1]."""
     return np.linspace(0, 1, trained.config.num_layers + 1)

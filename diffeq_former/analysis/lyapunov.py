@@ -1,11 +1,11 @@
-"""Finite-time Lyapunov exponents along a model's own way through depth (eq. 7, 8).
+"""Finite-time Lyapunov exponents along a model's trajectory (paper, eq. 7 and 8).
 
-A perturbation y of a state follows dy/dt = J(x(t)) y. Here it follows the derivative of
-the model's own steps, phi_k: for Euler's that is y + h J(x_k, t_k) y. Exponents are
-growth rates, in units of 1 / (the model's interval of depth).
+A perturbation y of a state follows dy/dt = J(x(t)) y. Here it is propagated by the
+derivatives of the model's discrete steps; for Euler's method these are
+y + h J(x_k, t_k) y. Exponents are growth rates per unit of the model's depth interval.
 
-B batch (always 1), L length, D model, N heads, K exponents or key-value heads, H head,
-S keys, R rows of two tokens, T grid steps; a perturbation has any shape [M].
+B batch (always 1), L sequence length, D model width, N heads, K exponents or key-value
+heads, H head size, S keys, R two tokens, T grid steps, M entries of a perturbation.
 """
 
 import functools
@@ -17,21 +17,22 @@ import jax.numpy as jnp
 from diffeq_former.analysis import depth
 from diffeq_former.config import ModelConfig
 
-SWEEPS = 3  # there and back; each squares how well directions are told apart
-SPARE = 8  # further directions, which make the leading ones exact sooner
+SWEEPS = 3  # forward and backward sweeps of the subspace iteration
+SPARE = 8  # additional directions, which speed up convergence of the leading ones
 
 
 def exponents(push: Callable, per_step, y_MK: jax.Array, time: float) -> jax.Array:
-    """The K leading exponents of a long chain of linear maps, by QR: [K].
+    """Return the K leading exponents of a long chain of linear maps, by QR [K].
 
-    Benettin et al. 1980: all K perturbations are pushed through a step and made
-    orthonormal again; the exponents are the mean logarithms of how they stretched.
+    All K perturbations are pushed through each step and orthonormalised again; the
+    exponents are the time averages of the logarithms of their growth (Benettin et al.
+    1980).
 
     Args:
-      push: (what belongs to a step, y_M) -> y_M after it; linear in y_M.
-      per_step: a pytree with a leading axis of steps.
-      y_MK: linearly independent perturbations at the start.
-      time: that all steps take.
+      push: Function (step, y_M) -> y_M after the step; linear in y_M.
+      per_step: Pytree with a leading axis of steps.
+      y_MK: Linearly independent initial perturbations.
+      time: Total time of all steps.
     """
 
     def stretch(q_MK, step):
@@ -45,12 +46,13 @@ def exponents(push: Callable, per_step, y_MK: jax.Array, time: float) -> jax.Arr
 def finite_time_exponents(
     push: Callable, per_step, y_MK: jax.Array, time: float
 ) -> jax.Array:
-    """log(singular value) / time of a short chain of linear maps: [K].
+    """Return log(singular value) / time of a short chain of linear maps [K].
 
-    Over a short chain how perturbations stretch depends on their directions. So these
-    are turned to those which the whole chain stretches most, by `SWEEPS` to its end and
-    back by the transposed maps (subspace iteration). The leading ones of K are exact to
-    (singular value K + 1 / their own)^(4 SWEEPS). Args as for `exponents`.
+    Over a short chain, growth depends on the initial directions. These are aligned with
+    the leading singular vectors by `SWEEPS` passes through the chain and back through
+    the transposed maps (subspace iteration). The relative error of an exponent's
+    singular value s_k is of the order (s_(K + 1) / s_k)^(4 SWEEPS). Args as for
+    `exponents`.
     """
 
     def forward(q_MK, step):
@@ -60,11 +62,11 @@ def finite_time_exponents(
         _, pull = jax.vjp(lambda y_M: push(step, y_M), q_MK[:, 0])
         return jnp.linalg.qr(_COLUMNS(lambda y_M: pull(y_M)[0])(q_MK))[0], None
 
-    def there_and_back(_, q_MK):
+    def sweep(_, q_MK):
         q_MK, _ = jax.lax.scan(forward, q_MK, per_step)
         return jax.lax.scan(backward, q_MK, per_step, reverse=True)[0]
 
-    q_MK = jax.lax.fori_loop(0, SWEEPS, there_and_back, jnp.linalg.qr(y_MK)[0])
+    q_MK = jax.lax.fori_loop(0, SWEEPS, sweep, jnp.linalg.qr(y_MK)[0])
     _, r_TKK = jax.lax.scan(forward, q_MK, per_step)
     whole_KK, _ = jax.lax.scan(
         lambda p_KK, r_KK: (r_KK @ p_KK, None),
@@ -85,19 +87,19 @@ def _stretch(push: Callable, q_MK, step) -> tuple[jax.Array, jax.Array]:
 def token_to_token(
     c: ModelConfig, table: dict, states_TLD, last, field: str, num_exponents: int
 ) -> jax.Array:
-    """Exponents of dY/dt = J_ij(t) Y, Y(0) = I (eq. 7), of one token i: [L, K].
+    """Return the exponents of dY/dt = J_ij(t) Y, Y(0) = I (eq. 7) for all j [L, K].
 
-    J_ij is how the field at token i changes with the state of token j, and `last` is i;
-    later tokens j > i do not act on it, and have zeros. As in the paper this is the
-    block on its own: what passes through other tokens is in `coupled` and `influence`.
+    J_ij is the derivative of the field at token i by the state of token j; it is zero
+    for later tokens j > i. As in the paper, each block is taken on its own; `coupled`
+    and `influence` include effects that pass through other tokens.
 
     Args:
-      c: the model.
-      table: its weights, units with leading axes [T, S].
-      states_TLD: before each step, and perhaps after the last.
-      last: the number i of the token whose prediction is looked at.
-      field: one of `depth.FIELDS`; in the paper, of attention.
-      num_exponents: K, the leading ones, the largest first.
+      c: The model's config.
+      table: Weight table, arrays with leading axes [T, S].
+      states_TLD: States before each step; a state after the last step is ignored.
+      last: Position i of the token whose prediction is analysed.
+      field: One of `depth.FIELDS`; the paper uses `attention`.
+      num_exponents: Number of leading exponents K, in descending order.
     """
     per_step, D = (states_TLD[: c.num_layers], table), states_TLD.shape[-1]
     y_DK = _directions(D, min(D, num_exponents + SPARE), states_TLD.dtype)
@@ -118,21 +120,21 @@ def token_to_token(
 def coupled(
     c: ModelConfig, table: dict, states_TLD, length, field: str, num_exponents: int
 ) -> jax.Array:
-    """The leading exponents of dY/dt = J(x(t)) Y, all tokens together (eq. 8): [K].
+    """Return the leading exponents of dY/dt = J(x(t)) Y for all tokens (eq. 8) [K].
 
-    Args as for `token_to_token`; of the tokens the first `length` count.
+    Args as for `token_to_token`; tokens after the first `length` are padding.
     """
     L, D = states_TLD.shape[1:]
-    counts_L1 = (jnp.arange(L) < length)[:, None]
+    mask_L1 = (jnp.arange(L) < length)[:, None]
 
     def push(step, y_M):
-        y_LD = jnp.where(counts_L1, y_M.reshape(L, D), 0)
-        return jnp.where(counts_L1, tangent(c, step, y_LD, field), 0).reshape(-1)
+        y_LD = jnp.where(mask_L1, y_M.reshape(L, D), 0)
+        return jnp.where(mask_L1, tangent(c, step, y_LD, field), 0).reshape(-1)
 
     per_step = (states_TLD[: c.num_layers], table)
     count = min(L * D, num_exponents + SPARE)
     y_LDK = _directions(L * D, count, states_TLD.dtype).reshape(L, D, -1)
-    y_MK = jnp.where(counts_L1[..., None], y_LDK, 0).reshape(L * D, -1)
+    y_MK = jnp.where(mask_L1[..., None], y_LDK, 0).reshape(L * D, -1)
     found_K = finite_time_exponents(push, per_step, y_MK, c.interval)
     return found_K[:num_exponents]
 
@@ -141,12 +143,13 @@ def coupled(
 def influence(
     c: ModelConfig, table: dict, states_TLD, last, field: str, num_probes: int
 ) -> jax.Array:
-    """How much token j at the start moves token i at the end, through all others: [L].
+    """Return how strongly the final state of token i depends on each initial state [L].
 
-    Phi_ij, the derivative of x_i at the end by x_j at the start, as the root mean
-    square of its singular values: by `num_probes` orthonormal directions at token i
-    that are pulled back through all steps; D of them give it exactly. It is 1 where
-    nothing happens and i = j, and 0 for j > i.
+    The measure is the root mean square of the singular values of Phi_ij, the derivative
+    of the final x_i by the initial x_j, which includes all paths through other tokens.
+    It is estimated by pulling `num_probes` orthonormal directions at token i = `last`
+    back through all steps, and exact for D probes. It is 0 for j > i; for an identity
+    map it is 1 at j = i.
     """
     L, D = states_TLD.shape[1:]
     probes_DP = jnp.linalg.qr(_directions(D, num_probes, states_TLD.dtype))[0]
@@ -162,20 +165,20 @@ def influence(
     return jnp.sqrt(jnp.square(y_PLD).sum((0, 2)) / num_probes)
 
 
-_AT_ONCE = 16  # tokens j whose perturbations are pushed together
+_AT_ONCE = 16  # tokens j whose perturbations are propagated in one batch
 
 
 def tangent(c: ModelConfig, step, y_LD: jax.Array, field: str) -> jax.Array:
-    """The derivative of a step in the direction y."""
+    """Return the directional derivative of a step along y."""
     x_LD, weights_S = step
     return jax.jvp(lambda x: depth.step(c, weights_S, x, field), (x_LD,), (y_LD,))[1]
 
 
 def _moved(c: ModelConfig, step, y_D, j, i, field: str) -> jax.Array:
-    """How a step moves token i where token j <= i is moved by y: [D].
+    """Return the change of token i after a step if token j <= i is perturbed by y [D].
 
-    Where a step attends once, only the rows of these two tokens feel it: that is L / 2
-    times less work than `tangent` for all.
+    If the step evaluates attention once, only the rows of these two tokens need to be
+    differentiated, which takes L / 2 times less work than `tangent` for all tokens.
     """
     (x_LD, weights_S), keys_and_values = step, []
 

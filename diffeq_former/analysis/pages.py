@@ -1,4 +1,4 @@
-"""Pages of HTML that open without a network and can be read on a phone."""
+"""Self-contained HTML pages, readable on small screens."""
 
 import base64
 import html
@@ -33,11 +33,12 @@ th {{ color: #555; }}
 
 
 def page(title: str, body: str) -> str:
-    """The whole page; `body` is HTML."""
+    """Return a complete page; `body` is HTML, `title` plain text."""
     return _PAGE.format(title=html.escape(title), body=body)
 
 
 def section(title: str, body: str) -> str:
+    """Return a heading followed by `body` (HTML)."""
     return f"<h2>{html.escape(title)}</h2>\n{body}"
 
 
@@ -50,14 +51,14 @@ def verbatim(text: str) -> str:
 
 
 def folded(title: str, body: str) -> str:
-    """Shown when its title is clicked."""
+    """Return a collapsed block, which expands when its title is clicked."""
     return f"<details><summary>{html.escape(title)}</summary>\n{body}\n</details>"
 
 
 def table(rows: list[dict]) -> str:
-    """A line for each row, a column for each name that has a value in any of them.
+    """Return an HTML table with a column for each name that has a value in any row.
 
-    A single row stands upright: a line for each name.
+    A single row is transposed: one line for each name.
     """
     names = [name for row in rows for name in row if row[name] is not None]
     names = list(dict.fromkeys(names))
@@ -71,25 +72,25 @@ def table(rows: list[dict]) -> str:
 
 
 def picture(path: Path) -> str:
-    """A .png file, as a part of the page; where it is narrow, one moves along it."""
+    """Embed a .png file; on a narrow screen it scrolls horizontally."""
     content = path.read_bytes()
     inches = int.from_bytes(content[16:20], "big") / plotting.DPI
-    data, words = base64.b64encode(content).decode(), html.escape(path.stem)
-    source = f'alt="{words}" src="data:image/png;base64,{data}"'
+    data, alt = base64.b64encode(content).decode(), html.escape(path.stem)
+    source = f'alt="{alt}" src="data:image/png;base64,{data}"'
     return f'<div><img style="width:{inches:.4g}in" {source}></div>'
 
 
 def link(path: Path) -> str:
-    """To a file beside the page."""
+    """Return a link to a file in the folder of the page."""
     name = html.escape(path.name)
     return f'<a href="{name}">{name}</a>'
 
 
 def _cells(values: list, tag: str = "td") -> str:
-    return "".join(f"<{tag}>{html.escape(_words(value))}</{tag}>" for value in values)
+    return "".join(f"<{tag}>{html.escape(_text(value))}</{tag}>" for value in values)
 
 
-def _words(value) -> str:
+def _text(value) -> str:
     if value is None:
         return ""
     if isinstance(value, int):

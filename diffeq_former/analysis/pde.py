@@ -2,26 +2,26 @@
 
   du/dt = interaction(u) + reaction(u) + diffusion * (Laplacian of u along the sequence)
 
-Attention is the interaction, which is not local; feed-forward is the reaction, which is
-(arXiv 2408.09523). Diffusion is in tokens^2 / unit of depth.
+Attention is the non-local interaction and the feed-forward term the local reaction
+(arXiv 2408.09523). The diffusion coefficient is in tokens^2 per unit of depth.
 
-The symmetric Laplacian lets a token see its successor, so no language model may use it;
-here it is for checking the solver against the heat equation. A causal one does not
-exist: a causal stencil is p(z), z the shift to the token before. It nears the second
-difference if p(z) = (1 - z)^2 q(z), q(1) = 1, and changes waves e^(ikx) at the rate
-Re p(e^(-ik)) = -4 sin(k/2)^2 Re[z q(z)]. As z q(z) is 0 at z = 0, its real part has the
-mean 0 over all k, and is 1 at k = 0: so it is negative at others, and these waves grow
-without bound. That holds for u_i - 2 u_(i-1) + u_(i-2), which multiplies the shortest
-wave by e^(4 diffusion t), and for every other.
+The symmetric Laplacian lets a token see its successor, so it is no option for language
+models; it serves to check the solver against the heat equation. No causal Laplacian is
+stable: a causal stencil is p(z), where z shifts to the previous token. It approximates
+the second difference if p(z) = (1 - z)^2 q(z), q(1) = 1, and waves e^(ikx) grow at the
+rate Re p(e^(-ik)) = -4 sin(k/2)^2 Re[z q(z)]. As z q(z) is 0 at z = 0, its real part
+averages to 0 over all k. It is 1 at k = 0, so it is negative at some other k, and these
+waves grow without bound. An example is u_i - 2 u_(i-1) + u_(i-2), which multiplies the
+shortest wave by e^(4 diffusion t).
 
-What is causal and does smooth also carries along. The shortest such stencil is the
-backward difference, 2 (u_(i-1) - u_i) = (u_xx - 2 u_x + ...): an impulse spreads as a
-Poisson distribution, whose variance 2 diffusion t is the heat kernel's, and whose mean
-moves on by as much. It keeps every value between the lowest and the highest before it,
-and moves mass without loss, but at the ends: the first token stays as it is, and
-feeds the second; what passes the last is gone.
+A stable causal stencil also transports. The shortest one is the backward difference,
+2 (u_(i-1) - u_i) = (u_xx - 2 u_x + ...): an impulse spreads as a Poisson distribution,
+whose variance 2 diffusion t equals that of the heat kernel, and whose mean moves by the
+same number of tokens. Every value stays between the lowest and the highest value before
+it, and mass is conserved except at the ends: the first token is constant and feeds the
+second, and what passes the last token is lost.
 
-L length, D model, T grid steps.
+L sequence length, D model width, T grid steps.
 """
 
 import functools
@@ -43,19 +43,20 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.ode.solvers import SOLVERS
 
-# Of diffusion * step. Up to it Euler's step takes averages, with both stencils; all
-# other solvers' steps are averages of such steps, so that none makes new extremes.
+# Upper bound of diffusion * step. Up to it, Euler's step is a weighted average of
+# tokens for both stencils, and the steps of all other solvers are averages of such
+# steps: no step creates new extremes.
 LIMIT = 0.5
 
 
 def symmetric(x_LD: jax.Array) -> jax.Array:
-    """u_(i-1) - 2 u_i + u_(i+1); nothing flows through the ends."""
+    """Return u_(i-1) - 2 u_i + u_(i+1), without flow through the ends."""
     flow_LD = jnp.diff(x_LD, axis=0)
     return _pad(flow_LD, 0, 1) - _pad(flow_LD, 1, 0)
 
 
 def causal(x_LD: jax.Array) -> jax.Array:
-    """2 (u_(i-1) - u_i); the first token stays."""
+    """Return 2 (u_(i-1) - u_i), and zero for the first token."""
     return -2 * _pad(jnp.diff(x_LD, axis=0), 1, 0)
 
 
@@ -63,7 +64,7 @@ STENCILS = {"causal": causal, "symmetric": symmetric}
 
 
 def check_stable(diffusion: float, step_size: float) -> None:
-    """Raises UserError for diffusion that explicit steps cannot follow."""
+    """Raise UserError if explicit steps with this diffusion are unstable."""
     if not 0 <= diffusion * step_size <= LIMIT:
         raise UserError(
             f"diffusion {diffusion:g}: expected 0 to {LIMIT / step_size:g}, as explicit"
@@ -79,17 +80,17 @@ def states(
     diffusion: float,
     stencil: str = "causal",
 ) -> jax.Array:
-    """The equation of a model, in its own steps: [T + 1, L, D], x_0 the first.
+    """Solve the equation in the model's own steps; return all states [T + 1, L, D].
 
     Args:
-      c: the model; its stabilisers stay as they are.
-      table: its weights, units with leading axes [T, S].
-      x_LD: the state before the first step.
-      diffusion: the coefficient; 0: `depth.states`.
-      stencil: a name in `STENCILS`.
+      c: The model's config; its stabilisers are applied.
+      table: Weight table, arrays with leading axes [T, S].
+      x_LD: The state before the first step.
+      diffusion: The coefficient; 0 gives the same as `depth.states`.
+      stencil: A name in `STENCILS`.
 
     Raises:
-      UserError: for diffusion that the model's steps cannot follow.
+      UserError: If the model's steps are unstable with this diffusion.
     """
     check_stable(diffusion, c.step_size)
     return _states(c, stencil, table, x_LD, diffusion)
@@ -108,7 +109,7 @@ def _states(c: ModelConfig, stencil: str, table: dict, x_LD, diffusion) -> jax.A
 
 
 def heat(x_LD, diffusion, time, num_steps: int, solver: str, stencil: str):
-    """The state [L, D] after diffusion alone; arguments as for `states`."""
+    """Return the state [L, D] after diffusion for `time`; Args as for `states`."""
     h = time / num_steps
     check_stable(diffusion, h)
 
@@ -124,7 +125,7 @@ def heat(x_LD, diffusion, time, num_steps: int, solver: str, stencil: str):
 
 
 def _and_diffusion(interaction, diffusion: float, stencil: str):
-    """One term of all that passes between tokens, as splittings have two terms."""
+    """Add diffusion to the interaction: splitting methods have exactly two terms."""
 
     def non_local(node: int, x_LD):
         return interaction(node, x_LD) + diffusion * STENCILS[stencil](x_LD)
@@ -136,15 +137,15 @@ def _pad(x_LD: jax.Array, before: int, after: int) -> jax.Array:
     return jnp.pad(x_LD, [(before, after)] + [(0, 0)] * (x_LD.ndim - 1))
 
 
-SHARES = (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the most that is stable
-_FIGURES = {
+SHARES = (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the largest stable coefficient
+_METRICS = {
     "effective_rank": "effective rank of the tokens' states",
     "roughness": "|difference of neighbours| / |state|",
 }
 
 
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
-    """Writes pde.json and pde.png: the master equation with causal diffusion."""
+    """Write pde.json and pde.png: the equation with several causal diffusions."""
     coefficients = [share * LIMIT / trained.config.step_size for share in SHARES]
     rows, over_depth = [], []
     for diffusion in coefficients:
@@ -152,10 +153,10 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
         losses = interval([f["loss"] for f in found])
         del losses["count"]
         rows.append({"diffusion": diffusion, "sentences": len(found), **losses})
-        over_depth.append({n: np.mean([f[n] for f in found], 0) for n in _FIGURES})
+        over_depth.append({n: np.mean([f[n] for f in found], 0) for n in _METRICS})
     numbers = {
         "unit of diffusion": "tokens^2 / unit of depth",
-        "unit of loss": "nats a token",
+        "unit of loss": "nats per token",
         "times": depths(trained),
         "losses": rows,
         "over depth": over_depth,
@@ -187,11 +188,11 @@ def _draw(path: Path, times, rows: list[dict], over_depth: list[dict]) -> None:
         left.set(xlabel="diffusion (tokens^2 / unit of depth)")
         left.set_ylabel("loss (nats/token)")
         left.grid(alpha=0.3)
-        for axes, (name, words) in zip(panels, _FIGURES.items(), strict=True):
+        for axes, (name, label_y) in zip(panels, _METRICS.items(), strict=True):
             styled = zip(coefficients, over_depth, plotting.STYLES, strict=True)
-            for diffusion, figures, style in styled:
+            for diffusion, metrics, style in styled:
                 label = f"diffusion {diffusion:.3g}"
-                axes.plot(times, figures[name], style, label=label, ms=4, lw=0.8)
-            axes.set(xlabel="time t (share of depth)", ylabel=words)
+                axes.plot(times, metrics[name], style, label=label, ms=4, lw=0.8)
+            axes.set(xlabel="time t (fraction of depth)", ylabel=label_y)
             axes.grid(alpha=0.3)
         panels[0].legend(fontsize=7)

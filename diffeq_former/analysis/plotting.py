@@ -1,4 +1,4 @@
-"""Pictures of figures, drawn by matplotlib, which is imported only for them."""
+"""Plots with matplotlib, which is imported only when a plot is drawn."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,16 +7,20 @@ from pathlib import Path
 from diffeq_former.atomic_io import whole_file
 from diffeq_former.errors import UserError
 
-STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")  # of lines, told apart in grey
+# Line styles that can be told apart in grey.
+STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")
 DPI = 150
-COLOURS = "Greys"  # of heat maps and of tokens: the larger the darker
+COLOURS = "Greys"  # colour map of all heat maps: larger values are darker
 
 
 def new_picture(output: str) -> Path:
-    """The path that --output names, before the work on what it will show.
+    """Check the value of --output before the plotted values are computed.
+
+    Returns:
+      The path of the plot.
 
     Raises:
-      UserError: if it is no .png file or exists, or matplotlib is missing.
+      UserError: If it does not end in .png or exists, or if matplotlib is missing.
     """
     path = Path(output)
     if path.suffix != ".png" or path.exists():
@@ -26,7 +30,7 @@ def new_picture(output: str) -> Path:
 
 
 def require_matplotlib() -> None:
-    """Raises UserError if it is missing: before the work on what it will show."""
+    """Select a backend without a display; raise UserError if matplotlib is missing."""
     try:
         import matplotlib
     except ImportError as error:
@@ -36,12 +40,12 @@ def require_matplotlib() -> None:
 
 @contextlib.contextmanager
 def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Iterator:
-    """Gives the axes of a picture, in inches, that is written in the end.
+    """Yield the axes of a new figure, which is saved when the context ends.
 
     Args:
-      path: what `new_picture` gave, or in a new folder.
-      size: width and height.
-      **subplots: further options of matplotlib's function of that name.
+      path: The .png file to write.
+      size: Width and height in inches.
+      **subplots: Further options of `pyplot.subplots`.
     """
     from matplotlib import pyplot
 
@@ -54,12 +58,12 @@ def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Itera
         pyplot.close(figure)
 
 
-def plot_over_depth(axes, times_T, mean_T, figures: dict) -> None:
-    """A line, in the band of its confidence interval, if there is one."""
+def plot_over_depth(axes, times_T, mean_T, summary: dict) -> None:
+    """Plot the mean over depth, with the band of its confidence interval if known."""
     axes.plot(times_T, mean_T, "k-", label="mean")
-    if None not in figures["low"]:
+    if None not in summary["low"]:
         label = "95 % confidence interval"
-        low, high = figures["low"], figures["high"]
+        low, high = summary["low"], summary["high"]
         axes.fill_between(times_T, low, high, color="0.8", label=label)
-    axes.set_xlabel("time t (share of depth)")
+    axes.set_xlabel("time t (fraction of depth)")
     axes.grid(alpha=0.3)

@@ -1,12 +1,13 @@
 """The analyses of a trained model, by the name that tools/analyze.py takes.
 
-Each is a module with a function
+Each analysis is a module with a function
 
     analyze(model, folder, *, options...) -> rows
 
-that writes its values and plots into `folder` and returns the rows of a table, as
-dicts of JSON. Its options are the flags of the tool of the same names; `sentences` are
-made from --text or --file. An analysis is imported when it is used: JAX takes seconds.
+that writes its values and plots into `folder` and returns the rows of a table as
+JSON-serialisable dicts. Its options are the flags of the same names; `sentences` come
+from --text or --file. An analysis is imported when it is used, as importing JAX takes
+seconds.
 """
 
 import importlib
@@ -25,5 +26,5 @@ KINDS = tuple(_MODULES)
 
 
 def load(kind: str) -> Callable[..., list[dict]]:
-    """Return the function of one of the `KINDS`."""
+    """Return the `analyze` function of one of the `KINDS`."""
     return importlib.import_module(f"{__package__}.{_MODULES[kind]}").analyze

@@ -1,4 +1,4 @@
-"""What an analysis leaves in its folder: values, plots, and a page that binds them."""
+"""The output of an analysis: JSON files, and a page with all plots."""
 
 import json
 import math
@@ -12,12 +12,12 @@ PAGE = "index.html"
 
 
 def write_json(path: Path, values) -> None:
-    """Arrays become lists, and what is not finite null."""
+    """Write values as JSON; see `plain` for arrays and non-finite numbers."""
     path.write_text(json.dumps(plain(values), indent=1) + "\n", encoding="utf-8")
 
 
 def plain(values):
-    """The same of what JSON knows."""
+    """Convert arrays to lists and non-finite floats to None, recursively."""
     if isinstance(values, dict):
         return {key: plain(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -29,17 +29,17 @@ def plain(values):
     return values
 
 
-def bind(folder: Path, title: str, figures: list[dict]) -> None:
-    """Writes index.html, which holds the pictures and opens without a network.
+def bind(folder: Path, title: str, rows: list[dict]) -> None:
+    """Write index.html with a table, the plots and links to the other files.
 
     Args:
-      folder: of the pictures (.png) and the numbers behind them.
-      title: of the page.
-      figures: rows of its table.
+      folder: Folder of the plots (.png) and the values they show.
+      title: Title of the page.
+      rows: Rows of the table.
     """
     paths = sorted(folder.iterdir())
     pictures = [pages.picture(path) for path in paths if path.suffix == ".png"]
     files = [pages.link(path) for path in paths if path.suffix != ".png"]
-    numbers = f"<p>Numbers: {', '.join(files)}</p>"
-    body = "\n".join([pages.table(figures), *pictures, numbers])
+    numbers = f"<p>Values: {', '.join(files)}</p>"
+    body = "\n".join([pages.table(rows), *pictures, numbers])
     (folder / PAGE).write_text(pages.page(title, body), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The sections of a run's report, each as HTML."""
+"""The sections of a run's report, each returned as HTML."""
 
 import dataclasses
 import json
@@ -7,21 +7,18 @@ from pathlib import Path
 
 import jax
 
-from diffeq_former.analysis import (
-    pages,
-    plotting,
-    training_curves,
-)
+from diffeq_former.analysis import pages, plotting, training_curves
 from diffeq_former.analysis.loaded_model import Trained, encode
 from diffeq_former.analysis.registry import load
 from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.training.flops import forward_flops_per_token, weights_per_token
 
-DEPTHS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of a continuous model's own
+DEPTHS = (0.5, 0.75, 1.0, 1.5, 2.0)  # relative to a continuous model's num_layers
 
 
 def settings(config: Config) -> str:
+    """List the settings that differ from the defaults, and all settings, collapsed."""
     rows = []
     for line in differences(Config(), config):
         name, _, change = line.partition(": ")
@@ -32,6 +29,7 @@ def settings(config: Config) -> str:
 
 
 def training(metrics: training_curves.Metrics, folder: Path) -> str:
+    """Show the final losses and the training curves; write curves.png."""
     picture = folder / "curves.png"
     training_curves.draw(metrics, picture)
     names = ("loss", "validation/loss", "validation/perplexity")
@@ -41,26 +39,26 @@ def training(metrics: training_curves.Metrics, folder: Path) -> str:
 
 
 def samples(path: Path) -> str:
-    """The last of samples.txt, and the others folded."""
+    """Show the last sample in samples.txt, and the earlier ones collapsed."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     parts = [part.strip() for part in text.split("--- step ") if part.strip()]
     if not parts:
-        return pages.paragraph("The run wrote none (training.sample_every).")
+        return pages.paragraph("The run wrote no samples; set training.sample_every.")
     *earlier, last = (f"after step {part.replace(' ---', ':', 1)}" for part in parts)
     body = pages.verbatim(last)
     if earlier:
-        body += pages.folded("earlier ones", pages.verbatim("\n\n".join(earlier)))
+        body += pages.folded("earlier samples", pages.verbatim("\n\n".join(earlier)))
     return body
 
 
 def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
-    """Perplexity against steps.
+    """Show the perplexity for several numbers of solver steps; write depth.png.
 
     Args:
-      config: of the run.
-      evaluate: from a model's config to the figures of its evaluation.
-      seq_len: of the data.
-      folder: for the picture.
+      config: Config of the run.
+      evaluate: Function from a model's config to its evaluation metrics.
+      seq_len: Sequence length of the data.
+      folder: Folder for the plot.
     """
     own = config.model.num_layers
     depths = {own}
@@ -69,14 +67,14 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
     rows = []
     for num_steps in sorted(depths):
         model = config.model.at_depth(num_steps)
-        figures = evaluate(model)
+        metrics = evaluate(model)
         flops = forward_flops_per_token(model, seq_len)
         rows.append(
             {
                 "steps": num_steps,
-                "loss": figures["loss"],
-                "perplexity": figures["perplexity"],
-                "flops a token": flops,
+                "loss": metrics["loss"],
+                "perplexity": metrics["perplexity"],
+                "FLOPs per token": flops,
             }
         )
     body = pages.table(rows)
@@ -92,10 +90,12 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
 
 
 def weights(trained: Trained, folder: Path) -> str:
+    """Show the spectra of the weights."""
     return _analysis("spectra", trained, folder)
 
 
 def sensitivity(trained: Trained, text: str, folder: Path) -> str:
+    """Show which tokens of `text` the prediction of the next one is sensitive to."""
     sentences = encode(trained, [text])
     return pages.verbatim(text) + _analysis(
         "lyapunov", trained, folder, sentences=sentences
@@ -105,40 +105,47 @@ def sensitivity(trained: Trained, text: str, folder: Path) -> str:
 def costs(
     config: Config, params: dict, metrics: training_curves.Metrics, seq_len: int
 ) -> str:
+    """List parameter counts, FLOPs, and the measured speed and memory."""
     stored = {
         name: sum(math.prod(x.shape) for x in jax.tree.leaves(part))
         for name, part in params.items()
     }
     rows = [
-        {"what": f"parameters, {name}", "value": n, "unit": ""}
+        {"quantity": f"parameters, {name}", "value": n, "unit": ""}
         for name, n in stored.items()
     ]
     of_model = {
-        "parameters, all": (sum(stored.values()), ""),
-        "weights that a token meets": (weights_per_token(config.model), ""),
+        "parameters, total": (sum(stored.values()), ""),
+        "weights applied per token": (weights_per_token(config.model), ""),
         "forward pass": (
             forward_flops_per_token(config.model, seq_len),
-            "flops a token",
+            "FLOPs per token",
         ),
     }
     measured = {
-        "speed": ("tokens_per_second", "tokens a second"),
-        "time of a step": ("seconds_per_step", "s"),
-        "memory of the host": ("host_memory_gib", "GiB"),
-        "memory of a device": ("device_memory_gib", "GiB"),
-        "model flops utilisation": ("mfu", ""),
+        "speed": ("tokens_per_second", "tokens/s"),
+        "time per step": ("seconds_per_step", "s"),
+        "host memory": ("host_memory_gib", "GiB"),
+        "device memory": ("device_memory_gib", "GiB"),
+        "model FLOPs utilisation": ("mfu", ""),
     }
-    rows += [{"what": k, "value": v, "unit": unit} for k, (v, unit) in of_model.items()]
     rows += [
-        {"what": f"{what} (median)", "value": _median(metrics[name]), "unit": unit}
-        for what, (name, unit) in measured.items()
-        if name in metrics
+        {"quantity": k, "value": v, "unit": unit} for k, (v, unit) in of_model.items()
+    ]
+    rows += [
+        {
+            "quantity": f"{name} (median)",
+            "value": _median(metrics[metric]),
+            "unit": unit,
+        }
+        for name, (metric, unit) in measured.items()
+        if metric in metrics
     ]
     return pages.table(rows)
 
 
 def _analysis(kind: str, trained: Trained, folder: Path, **options) -> str:
-    """The table and plots of one of the analyses of registry.py."""
+    """Run one of the analyses of registry.py; return its table and plots."""
     own = folder / kind
     own.mkdir()
     table = pages.table(load(kind)(trained, own, **options))

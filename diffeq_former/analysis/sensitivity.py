@@ -1,6 +1,6 @@
-"""The states of a batch through depth, and how its loss hangs on each of them.
+"""The states of a batch over depth, and the gradients of its loss by each of them.
 
-B batch, L length, D model, T grid steps.
+B batch, L sequence length, D model width, T grid steps.
 """
 
 import functools
@@ -16,40 +16,40 @@ from diffeq_former.models.loss import NO_TARGET
 
 @functools.partial(jax.jit, static_argnums=0)
 def measure(c: ModelConfig, ends: dict, table: dict, first_BLD, targets_BL):
-    """A batch's loss, its states, and the gradients of the loss by them.
+    """Return a batch's loss, its states, and the gradient norms of the loss by them.
 
     Args:
-      c: the model.
-      ends: its parameters at both ends of depth.
-      table: its weights, units with leading axes [T, S].
-      first_BLD: the states before the first step, see `embed`.
-      targets_BL: the ids of the next tokens; NO_TARGET: none.
+      c: The model's config.
+      ends: Parameters of the embedding, the final norm and the head.
+      table: Weight table, arrays with leading axes [T, S].
+      first_BLD: States before the first step, see `embed`.
+      targets_BL: Ids of the next tokens; NO_TARGET where there is none.
 
     Returns:
-      the mean loss in nats, the states [T + 1, B, L, D] before the first step and
-      after each, and |d loss / d state| of each, [T + 1].
+      The mean loss in nats, the states before the first step and after each step
+      [T + 1, B, L, D], and |d loss / d state| of each [T + 1].
     """
 
-    def loss_and_states(moves_TBLD):
+    def loss_and_states(offsets_TBLD):
         def body(x_BLD, step):
-            weights_S, moved_BLD = step
+            weights_S, offset_BLD = step
             x_BLD = jax.vmap(lambda x_LD: depth.step(c, weights_S, x_LD))(x_BLD)
-            return x_BLD + moved_BLD, x_BLD
+            return x_BLD + offset_BLD, x_BLD
 
-        x_BLD = first_BLD + moves_TBLD[0]
-        x_BLD, after_TBLD = jax.lax.scan(body, x_BLD, (table, moves_TBLD[1:]))
+        x_BLD = first_BLD + offsets_TBLD[0]
+        x_BLD, after_TBLD = jax.lax.scan(body, x_BLD, (table, offsets_TBLD[1:]))
         states_TBLD = jnp.concatenate([first_BLD[None], after_TBLD])
         return _loss(c, ends, x_BLD, targets_BL), states_TBLD
 
-    moves_TBLD = jnp.zeros((c.num_layers + 1, *first_BLD.shape), first_BLD.dtype)
-    of_loss = jax.value_and_grad(loss_and_states, has_aux=True)
-    (loss, states_TBLD), gradients_TBLD = of_loss(moves_TBLD)
+    offsets_TBLD = jnp.zeros((c.num_layers + 1, *first_BLD.shape), first_BLD.dtype)
+    value_and_grad = jax.value_and_grad(loss_and_states, has_aux=True)
+    (loss, states_TBLD), gradients_TBLD = value_and_grad(offsets_TBLD)
     return loss, states_TBLD, jnp.sqrt(jnp.square(gradients_TBLD).sum((1, 2, 3)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def embed(c: ModelConfig, ends: dict, ids_BL) -> jax.Array:
-    """The states of a batch before the first step, [B, L, D]."""
+    """Return the states of a batch before the first step [B, L, D]."""
     return jax.vmap(lambda ids_L: depth.embed(c, ends, ids_L))(ids_BL)
 
 

@@ -1,11 +1,11 @@
-"""Eigenvalues and singular values of what a block's weights do to a state.
+"""Eigenvalues and singular values of the linear maps in a block.
 
-A product A B of [D, R] and [R, D] has the nonzero eigenvalues of B A, which is [R, R]:
-small where R is the width of a head. Eigenvalues are complex and stay so. Of weights
-alone: biases, norms and rotary positions are left out.
+A product A B of [D, R] and [R, D] has the nonzero eigenvalues of B A, which is [R, R]
+and small where R is the head size. Eigenvalues are complex. Only weight matrices
+count: biases, norms and rotary positions are omitted.
 
-T times, N heads, D model, H head, F feed-forward, R inner width of a product, M its
-eigenvalues: the smaller of D and R.
+T times, N heads, D model width, H head size, R inner width of a product,
+M = min(D, R) eigenvalues.
 """
 
 from pathlib import Path
@@ -20,17 +20,17 @@ Factors = tuple[np.ndarray, np.ndarray]  # A [..., D, R] and B [..., R, D]
 
 
 def products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
-    """The factors of QK^T / sqrt(H), of OV and of the feed-forward product.
+    """Return the factors of QK^T / sqrt(H), of OV and of the feed-forward product.
 
-    For states as rows: a state x_i attends to x_j by x_i (QK^T) x_j^T, and a head adds
-    x_j (OV). Llama's feed-forward product is that of `up` and `down`.
+    States are row vectors: x_i attends to x_j with the score x_i (QK^T) x_j^T, and a
+    head adds x_j (OV). Llama's feed-forward product is that of `up` and `down`.
 
     Args:
-      c: the model.
-      weights: units with a leading axis T.
+      c: The model's config.
+      weights: Weights by name, with a leading axis T.
 
     Returns:
-      `qk` and `ov`: with leading axes [T, N]; `ff`: with [T].
+      The factors by name: `qk` and `ov` with leading axes [T, N], `ff` with [T].
     """
     names = ("ff_in", "ff_out") if c.block == "gpt" else ("up", "down")
     first, second = _exact(weights, names)
@@ -38,7 +38,7 @@ def products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
 
 
 def attention_products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
-    """Of `products`, those that need `attention_units` alone."""
+    """Return `qk` and `ov` of `products`, which need only `attention_units`."""
     *q_k_v, o_TNHD = _exact(weights, attention_units(c))
     if c.block == "gpt":
         q_k_v = np.moveaxis(q_k_v[0], 2, 0)
@@ -50,13 +50,16 @@ def attention_products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
 
 
 def attention_units(c: ModelConfig) -> tuple[str, ...]:
-    """The linear maps of attention, the one at its end last."""
+    """Return the names of attention's linear maps, the output projection last."""
     inner = ("qkv",) if c.block == "gpt" else ("query", "key", "value")
     return (*inner, "attention_out")
 
 
 def eigenvalues(factors: Factors) -> np.ndarray:
-    """Of a product, complex128 [..., M], the largest first; further ones are zero."""
+    """Return a product's M eigenvalues, complex128 [..., M], largest magnitude first.
+
+    If M < D, the remaining D - M eigenvalues are zero.
+    """
     a, b = factors
     small = b @ a if a.shape[-1] < a.shape[-2] else a @ b
     found = np.linalg.eigvals(small).astype(complex)
@@ -65,7 +68,7 @@ def eigenvalues(factors: Factors) -> np.ndarray:
 
 
 def singular_values(factors: Factors) -> np.ndarray:
-    """Of a product, [..., M], the largest first; further ones are zero."""
+    """Return a product's M singular values [..., M], the largest first."""
     a, b = factors
     if a.shape[-1] < a.shape[-2]:
         left, right = np.linalg.qr(a, "r"), np.linalg.qr(np.swapaxes(b, -1, -2), "r")
@@ -74,15 +77,18 @@ def singular_values(factors: Factors) -> np.ndarray:
 
 
 def positive_share(eigenvalues: np.ndarray) -> np.ndarray:
-    """The share with a positive real part, [...]: of OV copying, of QK attraction."""
+    """Return the share of eigenvalues with a positive real part [...].
+
+    For OV it indicates copying, for QK attraction.
+    """
     return (eigenvalues.real > 0).mean(-1)
 
 
-BANDS = (0, 5, 25, 50, 75, 95, 100)  # percent of the values
+BANDS = (0, 5, 25, 50, 75, 95, 100)  # percentiles
 
 
 def bands(values_TM: np.ndarray) -> np.ndarray:
-    """The percentiles `BANDS` at each time, [len(BANDS), T]."""
+    """Return the percentiles `BANDS` at each time [len(BANDS), T]."""
     return np.percentile(values_TM.reshape(len(values_TM), -1), BANDS, axis=-1)
 
 
@@ -91,7 +97,7 @@ def _exact(weights: dict, names: tuple[str, ...]) -> list[np.ndarray]:
 
 
 def _by_head(c: ModelConfig, kernel_TDKH: np.ndarray) -> np.ndarray:
-    """[T, N, D, H]: heads that share a key and a value get it each."""
+    """Return a kernel per head [T, N, D, H], repeating shared key-value heads."""
     shared = c.num_heads // kernel_TDKH.shape[2]
     return np.swapaxes(np.repeat(kernel_TDKH, shared, axis=2), 1, 2)
 
@@ -106,25 +112,25 @@ _TITLES = {
 def analyze(
     trained, folder: Path, *, beside=None, num_times: int | None = None
 ) -> list[dict]:
-    """Writes spectra.npz (all values), spectra.json, bands.png and heads.png."""
+    """Write spectra.npz (all values), spectra.json, bands.png and heads.png."""
     found, arrays = {}, {}
     for role, model in (("run", trained), ("beside", beside)):
         if model is None:
             continue
-        layers = model.config.weights == "layer_table" and role == "beside"
-        times_T = model.times(None if layers else num_times)
+        own_layers = model.config.weights == "layer_table" and role == "beside"
+        times_T = model.times(None if own_layers else num_times)
         of_model = _of_model(model, times_T)
         for name, values in of_model.items():
             arrays |= {f"{role}.{name}.{key}": x for key, x in values.items()}
         arrays[f"{role}.times"] = times_T
         found[role] = {"name": model.name, "times": times_T} | {
-            name: _figures(values) for name, values in of_model.items()
+            name: _summarise(values) for name, values in of_model.items()
         }
     np.savez(folder / "spectra.npz", **arrays)
     write_json(folder / "spectra.json", found)
     _draw_bands(found, folder / "bands.png")
     _draw_heads(found, folder / "heads.png")
-    return [_line(role, figures) for role, figures in found.items()]
+    return [_line(role, summary) for role, summary in found.items()]
 
 
 def _of_model(model, times_T) -> dict:
@@ -138,8 +144,8 @@ def _of_model(model, times_T) -> dict:
     }
 
 
-def _figures(values: dict) -> dict:
-    """Over time, of all heads together; and of each head, where there are heads."""
+def _summarise(values: dict) -> dict:
+    """Summarise the values over time: percentiles over all heads, and per head."""
     eigenvalues = values["eigenvalues"]
     return {
         "magnitude": bands(np.abs(eigenvalues)),
@@ -150,17 +156,17 @@ def _figures(values: dict) -> dict:
     }
 
 
-def _line(role: str, figures: dict) -> dict:
+def _line(role: str, summary: dict) -> dict:
     shares = {
-        f"{name}_positive_share": float(figures[name]["positive_share"].mean())
+        f"{name}_positive_share": float(summary[name]["positive_share"].mean())
         for name in _TITLES
     }
     largest = {
-        f"{name}_largest_eigenvalue": float(figures[name]["largest"].max())
+        f"{name}_largest_eigenvalue": float(summary[name]["largest"].max())
         for name in _TITLES
     }
-    times = len(figures["times"])
-    return {"role": role, "run": figures["name"], "times": times, **shares, **largest}
+    times = len(summary["times"])
+    return {"role": role, "run": summary["name"], "times": times, **shares, **largest}
 
 
 def _draw_bands(found: dict, path: Path) -> None:
@@ -169,13 +175,13 @@ def _draw_bands(found: dict, path: Path) -> None:
     shape = {"nrows": 3, "ncols": len(columns), "squeeze": False, "sharex": True}
     with plotting.drawn(path, size, **shape) as grid:
         for column, (role, key) in zip(grid.T, columns, strict=True):
-            figures = found[role]
+            summary = found[role]
             for axes, name in zip(column, _TITLES, strict=True):
-                _draw_band(axes, figures["times"], figures[name][key])
-                axes.set_title(f"{_TITLES[name]}, {figures['name']}", fontsize=9)
-                what = "|eigenvalue|" if key == "magnitude" else "real part"
-                axes.set_ylabel(what)
-            column[-1].set_xlabel("time t (share of depth)")
+                _draw_band(axes, summary["times"], summary[name][key])
+                axes.set_title(f"{_TITLES[name]}, {summary['name']}", fontsize=9)
+                label = "|eigenvalue|" if key == "magnitude" else "real part"
+                axes.set_ylabel(label)
+            column[-1].set_xlabel("time t (fraction of depth)")
         grid[0, 0].legend(fontsize=7)
 
 
@@ -195,25 +201,25 @@ def _draw_heads(found: dict, path: Path) -> None:
     ]
     shape = {"nrows": len(rows), "ncols": len(found), "squeeze": False}
     with plotting.drawn(path, (5 * len(found), 9), **shape) as grid:
-        for column, figures in zip(grid.T, found.values(), strict=True):
+        for column, summary in zip(grid.T, found.values(), strict=True):
             for axes, (name, key) in zip(column, rows, strict=True):
-                what = (
-                    "share of real parts > 0"
+                label = (
+                    "fraction of real parts > 0"
                     if key == rows[0][1]
                     else "largest |eigenvalue|"
                 )
                 bounds = (0, 1) if key == rows[0][1] else (0, None)
                 image = axes.imshow(
-                    figures[name][key].T,
+                    summary[name][key].T,
                     aspect="auto",
                     origin="lower",
                     cmap=plotting.COLOURS,
                     interpolation="nearest",
                     vmin=bounds[0],
                     vmax=bounds[1],
-                    extent=(0, 1, -0.5, figures[name][key].shape[1] - 0.5),
+                    extent=(0, 1, -0.5, summary[name][key].shape[1] - 0.5),
                 )
-                axes.set_title(f"{_TITLES[name]}, {figures['name']}", fontsize=9)
+                axes.set_title(f"{_TITLES[name]}, {summary['name']}", fontsize=9)
                 axes.set_ylabel("head")
-                axes.figure.colorbar(image, ax=axes, label=what)
-            column[-1].set_xlabel("time t (share of depth)")
+                axes.figure.colorbar(image, ax=axes, label=label)
+            column[-1].set_xlabel("time t (fraction of depth)")

@@ -1,4 +1,4 @@
-"""Tokens coloured by what measures say of them: a page, and a picture."""
+"""Heat maps of tokens, shaded by measured values: as a page, and as a plot."""
 
 import html
 from pathlib import Path
@@ -6,26 +6,26 @@ from pathlib import Path
 from diffeq_former.analysis import pages, plotting
 
 _LEGEND = (
-    "The darker, the larger, from the lowest of a line to its highest. Pointing at a"
-    " token shows its figure."
+    "Darker is larger, from the lowest value of a line to its highest. Hover over a"
+    " token to see its value."
 )
-_MOST_DRAWN = 5  # sentences in a picture
+_MAX_PLOTTED = 5  # sentences in the plot
 
 
 def shares(values) -> list[float]:
-    """From 0, the lowest, to 1, the highest: that one is always the darkest."""
+    """Rescale values linearly from 0 (the lowest) to 1 (the highest)."""
     low, high = min(values), max(values)
     return [(v - low) / (high - low) if high > low else 0.0 for v in values]
 
 
 def write_page(path: Path, title: str, sentences: list[dict], rows: dict) -> None:
-    """A table for each sentence.
+    """Write an HTML page with a table for each sentence.
 
     Args:
-      path: of the .html file.
-      title: of the page.
-      sentences: each with `tokens`, `predicted` and a list of values for each row.
-      rows: what the values are, in words, by name.
+      path: The .html file.
+      title: Title of the page.
+      sentences: Each with `tokens`, `predicted` and a list of values for each row.
+      rows: Labels of the rows, by the name of their values.
     """
     tables = [_table(sentence, rows) for sentence in sentences]
     body = "\n".join([pages.paragraph(_LEGEND), *tables])
@@ -34,11 +34,11 @@ def write_page(path: Path, title: str, sentences: list[dict], rows: dict) -> Non
 
 def _table(sentence: dict, rows: dict) -> str:
     lines = []
-    for name, words in rows.items():
+    for name, label in rows.items():
         values = sentence[name]
         parts = zip(sentence["tokens"], values, shares(values), strict=True)
         cells = "".join(_span(*part) for part in parts)
-        lines.append(f"<tr><th>{html.escape(words)}</th><td>{cells}</td></tr>")
+        lines.append(f"<tr><th>{html.escape(label)}</th><td>{cells}</td></tr>")
     predicted = html.escape(repr(sentence["predicted"]))
     table = f"<div><table>{''.join(lines)}</table></div>"
     return f"{table}<p>predicted: {predicted}</p><hr>"
@@ -46,18 +46,20 @@ def _table(sentence: dict, rows: dict) -> str:
 
 def _span(token: str, value: float, share: float) -> str:
     grey = round(255 * (1 - share))
-    ink = "white" if grey < 128 else "black"
-    style = f"background:rgb({grey},{grey},{grey});color:{ink};white-space:pre-wrap"
+    text_colour = "white" if grey < 128 else "black"
+    style = (
+        f"background:rgb({grey},{grey},{grey});color:{text_colour};white-space:pre-wrap"
+    )
     return f'<span style="{style}" title="{value:.4g}">{html.escape(token)}</span>'
 
 
 def draw(path: Path, sentences: list[dict], rows: dict) -> None:
-    """As the page, of the first sentences."""
-    drawn = sentences[:_MOST_DRAWN]
-    width = max(6.4, 3 + 0.3 * max(len(s["tokens"]) for s in drawn))
-    size, shape = (width, 2.6 * len(drawn)), {"nrows": len(drawn), "squeeze": False}
+    """Plot the first sentences; Args as for `write_page`."""
+    plotted = sentences[:_MAX_PLOTTED]
+    width = max(6.4, 3 + 0.3 * max(len(s["tokens"]) for s in plotted))
+    size, shape = (width, 2.6 * len(plotted)), {"nrows": len(plotted), "squeeze": False}
     with plotting.drawn(path, size, **shape) as grid:
-        for axes, sentence in zip(grid[:, 0], drawn, strict=True):
+        for axes, sentence in zip(grid[:, 0], plotted, strict=True):
             image = axes.imshow(
                 [shares(sentence[name]) for name in rows],
                 aspect="auto",
@@ -75,6 +77,6 @@ def draw(path: Path, sentences: list[dict], rows: dict) -> None:
 
 
 def plain_text(token: str) -> str:
-    """As matplotlib can draw it: whitespace as escapes, no mathematics, ASCII."""
+    """Escape whitespace, `$` and non-ASCII characters for matplotlib."""
     shown = repr(token)[1:-1].replace("$", r"\$")
     return shown.encode("ascii", "backslashreplace").decode()

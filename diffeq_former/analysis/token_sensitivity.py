@@ -1,9 +1,9 @@
-"""Which tokens the prediction of the last one is sensitive to, by several measures.
+"""Sensitivity of the prediction at the last token to each token of a text.
 
-Lyapunov exponents (paper, eq. 7 and 8), influence through all tokens, attention rollout
-and gradient x input.
+The measures are Lyapunov exponents (paper, eq. 7 and 8), influence through all tokens,
+attention rollout and gradient x input.
 
-L length, D model, K exponents, N heads, T grid steps, V vocabulary.
+L sequence length, D model width, K exponents, N heads, T grid steps, V vocabulary.
 """
 
 import functools
@@ -22,9 +22,10 @@ from diffeq_former.errors import UserError
 
 @jax.jit
 def rollout(maps_TNLL: jax.Array, last) -> jax.Array:
-    """Attention rollout (Abnar and Zuidema 2020, arXiv 2005.00928) of one token: [L].
+    """Return the attention rollout of one token [L], which sums to one.
 
-    The product over depth of (mean over heads + identity) / 2; it sums to one.
+    It is the product over depth of (mean over heads + identity) / 2 (Abnar and Zuidema
+    2020, arXiv 2005.00928).
     """
     L = maps_TNLL.shape[-1]
     mixed_TLL = (maps_TNLL.mean(1) + jnp.eye(L)[None]) / 2
@@ -41,7 +42,10 @@ def rollout(maps_TNLL: jax.Array, last) -> jax.Array:
 def gradient_x_input(
     c: ModelConfig, ends: dict, table: dict, x_LD: jax.Array, last
 ) -> jax.Array:
-    """The gradient of the likeliest next token's logit, times the embedding: [L]."""
+    """Return gradient x input for the logit of the likeliest next token [L].
+
+    The input is the state x_LD before the first step.
+    """
 
     def largest_logit(x_LD):
         at_end_LD = depth.states(c, table, x_LD)[-1]
@@ -58,15 +62,15 @@ ROWS = {
     "gradient_x_input": "|gradient x input|",
 }
 _EXPONENTS = ("attention", "whole")
-_MULTIPLE = 16  # of tokens, to which sentences are filled up: fewer shapes to compile
-_MOST_PROBES = 32
+_MULTIPLE = 16  # sentences are padded to multiples of it, to compile fewer shapes
+_MAX_PROBES = 32
 
 
 def analyze(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list[dict]:
-    """Writes lyapunov.json (per sentence, and over all), tokens.html, tokens.png.
+    """Write lyapunov.json (per sentence and averaged), tokens.html and tokens.png.
 
     Raises:
-      UserError: for more exponents than the state has dimensions.
+      UserError: If `num_exponents` exceeds the model's d_model.
     """
     if num_exponents > trained.config.d_model:
         raise UserError(
@@ -79,25 +83,26 @@ def analyze(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list
     numbers = {"unit": unit, "summary": summary, "sentences": measured}
     write_json(folder / "lyapunov.json", numbers)
     first = [plain(_leading(sentence)) for sentence in measured]
-    title = f"{trained.name}: what the prediction of the next token hangs on"
+    title = f"{trained.name}: sensitivity of the next-token prediction"
     token_heatmap.write_page(folder / "tokens.html", title, first, ROWS)
     token_heatmap.draw(folder / "tokens.png", first, ROWS)
-    return [{"measure": name} | figures for name, figures in summary.items()]
+    return [{"measure": name} | statistics for name, statistics in summary.items()]
 
 
 def _measure(trained, sentence, num_exponents: int) -> dict:
     c, ends, table = trained.config, trained.ends, jax.device_put(trained.table)
     length = len(sentence.ids)
-    filled = min(c.max_len, -(-length // _MULTIPLE) * _MULTIPLE)
-    ids_L = np.pad(sentence.ids, (0, filled - length))  # later tokens act on none
+    padded = min(c.max_len, -(-length // _MULTIPLE) * _MULTIPLE)
+    # Attention is causal, so padding affects no earlier token.
+    ids_L = np.pad(sentence.ids, (0, padded - length))
     last = length - 1
     x_LD = depth.embed(c, ends, ids_L)
     states_TLD = depth.states(c, table, x_LD)
     along = (c, table, states_TLD, last)
     maps_TNLL = depth.attention_maps(c, table, states_TLD)
-    probes = min(_MOST_PROBES, c.d_model)
+    probes = min(_MAX_PROBES, c.d_model)
     next_V = depth.logits(c, ends, states_TLD[-1])[last, : trained.tokenizer.vocab_size]
-    of_tokens = {
+    per_token = {
         field: lyapunov.token_to_token(*along, field, num_exponents)
         for field in depth.FIELDS
     } | {
@@ -105,21 +110,21 @@ def _measure(trained, sentence, num_exponents: int) -> dict:
         "rollout": rollout(maps_TNLL, last),
         "gradient_x_input": gradient_x_input(c, ends, table, x_LD, last),
     }
-    every = (c, table, states_TLD, length)
+    whole = (c, table, states_TLD, length)
     return {
         "text": sentence.text,
         "tokens": sentence.tokens,
         "predicted": trained.tokenizer.decode([int(next_V.argmax())]),
-        **{name: np.asarray(values)[:length] for name, values in of_tokens.items()},
+        **{name: np.asarray(values)[:length] for name, values in per_token.items()},
         "coupled": {
-            field: np.asarray(lyapunov.coupled(*every, field, num_exponents))
+            field: np.asarray(lyapunov.coupled(*whole, field, num_exponents))
             for field in depth.FIELDS
         },
     }
 
 
 def _leading(sentence: dict) -> dict:
-    """One value a token: of exponents the largest, of gradients the size."""
+    """Reduce to one value per token: the largest exponent, the absolute gradient."""
     return sentence | {
         "gradient_x_input": abs(sentence["gradient_x_input"]),
         **{field: sentence[field].max(-1) for field in _EXPONENTS},
@@ -127,7 +132,7 @@ def _leading(sentence: dict) -> dict:
 
 
 def _summary(measured: list[dict]) -> dict[str, dict]:
-    """Means over the sentences, with 95 % confidence intervals."""
+    """Average over the sentences, with 95 % confidence intervals."""
     leading, summary = [_leading(sentence) for sentence in measured], {}
     for field in _EXPONENTS:
         summary |= {

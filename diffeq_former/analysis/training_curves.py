@@ -1,4 +1,4 @@
-"""A run's metrics over its steps, drawn."""
+"""Plots of a run's training metrics."""
 
 import json
 from pathlib import Path
@@ -6,22 +6,22 @@ from pathlib import Path
 from diffeq_former.analysis import plotting
 from diffeq_former.errors import UserError
 
-# Title, unit, and which metrics stand in it.
+# Title, unit and metrics of each panel.
 PANELS = (
-    ("loss", "nats a token", ("loss", "validation/loss")),
+    ("loss", "nats per token", ("loss", "validation/loss")),
     ("gradient norm", "", ("grad_norm", "grad_norm/bank", "grad_norm/time_mlp")),
     ("learning rate", "", ("learning_rate",)),
-    ("speed", "tokens a second", ("tokens_per_second",)),
+    ("speed", "tokens/s", ("tokens_per_second",)),
 )
 
 Metrics = dict[str, list[tuple[int, float]]]
 
 
 def read(path: Path) -> Metrics:
-    """From a metric's name to its steps and values; what is not finite is left out.
+    """Read the (step, value) pairs of each metric; values that are null are skipped.
 
     Raises:
-      UserError: if the file is not one of metrics, or missing.
+      UserError: If the file is missing or does not contain metrics.
     """
     metrics: Metrics = {}
     try:
@@ -37,7 +37,7 @@ def read(path: Path) -> Metrics:
 
 
 def draw(metrics: Metrics, path: Path) -> None:
-    """Writes a picture of the panels."""
+    """Plot the metrics of `PANELS` over steps into a .png file."""
     with plotting.drawn(path, (11, 7), nrows=2, ncols=2) as grid:
         for axes, (title, unit, names) in zip(grid.flat, PANELS, strict=True):
             known = [name for name in names if name in metrics]

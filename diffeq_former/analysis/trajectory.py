@@ -1,6 +1,6 @@
-"""The shape of the way that states take through depth.
+"""The geometry of the trajectories of states over depth.
 
-L length, D model, T grid steps.
+L sequence length, D model width, T grid steps.
 """
 
 from pathlib import Path
@@ -15,28 +15,29 @@ from diffeq_former.analysis.statistics import interval, over_sentences
 
 
 def describe(states_TLD: np.ndarray, interval: float) -> dict[str, np.ndarray]:
-    """Figures of a sequence's states at equally spaced times, the first and the last.
+    """Describe the trajectories of a sequence's tokens.
 
     Args:
-      states_TLD: T + 1 states.
-      interval: the length of depth, in units of time.
+      states_TLD: T + 1 states at equally spaced times, from the first to the last.
+      interval: Length of the depth interval, in units of time.
 
     Returns:
+      Arrays by name:
       `norm` [T + 1, L]: |x|.
       `speed` [T, L]: |x_k+1 - x_k| / h.
-      `angle` [T - 1, L], degrees: between one step and the next; NaN after none.
-      `effective_rank` [T + 1]: of the tokens' states, see `effective_rank`.
+      `angle` [T - 1, L]: Between consecutive steps in degrees; NaN if one is zero.
+      `effective_rank` [T + 1]: Of the tokens' states, see `effective_rank`.
       `deviation` [T + 1, L]: |x - (straight line from first to last at this time)|.
-      `cost` [L]: integral of |dx/dt|^2, the kinetic cost of optimal transport.
-      `least_cost` [L]: that of the straight line at constant speed, the lowest with
-      these ends (Benamou and Brenier 2000).
+      `cost` [L]: Integral of |dx/dt|^2, the kinetic cost of optimal transport.
+      `least_cost` [L]: Cost of the straight line at constant speed, the lowest between
+        these endpoints (Benamou and Brenier 2000).
     """
     x = np.asarray(states_TLD, float)
     steps = np.diff(x, axis=0)
     T = len(steps)
     h = interval / T
-    part = np.linspace(0, 1, T + 1)[:, None, None]
-    straight = (1 - part) * x[:1] + part * x[-1:]
+    fraction = np.linspace(0, 1, T + 1)[:, None, None]
+    straight = (1 - fraction) * x[:1] + fraction * x[-1:]
     return {
         "norm": np.linalg.norm(x, axis=-1),
         "speed": np.linalg.norm(steps, axis=-1) / h,
@@ -49,9 +50,10 @@ def describe(states_TLD: np.ndarray, interval: float) -> dict[str, np.ndarray]:
 
 
 def angles(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Between vectors along the last axis, in degrees; NaN where one is zero.
+    """Return the angles between vectors along the last axis in degrees; NaN for zero.
 
-    By both differences and sums of directions (Kahan), exact also near 0 and 180.
+    Kahan's formula, from differences and sums of the directions, is also accurate near
+    0 and 180 degrees.
     """
     a_norm, b_norm = (np.linalg.norm(v, axis=-1, keepdims=True) for v in (a, b))
     a, b = a * b_norm, b * a_norm
@@ -61,19 +63,19 @@ def angles(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def effective_rank(x_LD: np.ndarray) -> float:
-    """exp(entropy of the singular values, as shares) (Roy and Vetterli 2007).
+    """Return exp(entropy of the normalised singular values) (Roy and Vetterli 2007).
 
-    From 1, all states on a line through 0, to min(L, D).
+    It ranges from 1, for states on a line through 0, to min(L, D).
     """
     singular = np.linalg.svd(x_LD, compute_uv=False)
     share = singular[singular > 0] / singular.sum()
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-# Of each figure over depth: its axis, and which of the times it belongs to.
-_FIGURES = {
+# The axis label of each metric over depth, and the times at which it is defined.
+_METRICS = {
     "norm": ("|x|", slice(None)),
-    "speed": ("step / its length in time", slice(1, None)),
+    "speed": ("|step| / h", slice(1, None)),
     "angle": ("angle to the next step (degrees)", slice(1, -1)),
     "effective_rank": ("effective rank of the tokens' states", slice(None)),
     "deviation": ("distance from the straight line", slice(None)),
@@ -81,33 +83,33 @@ _FIGURES = {
 
 
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
-    """Writes trajectory.json (per token and averaged) and trajectory.png."""
+    """Write trajectory.json (per token and averaged) and trajectory.png."""
     horizon = trained.config.interval
-    described = [describe(states_of(trained, s), horizon) for s in sentences]
+    metrics = [describe(states_of(trained, s), horizon) for s in sentences]
     over_depth = {
-        name: over_sentences([_over_tokens(d[name]) for d in described])
-        for name in _FIGURES
+        name: over_sentences([_over_tokens(d[name]) for d in metrics])
+        for name in _METRICS
     }
-    excess = [float((d["cost"] / d["least_cost"]).mean()) for d in described]
+    excess = [float((d["cost"] / d["least_cost"]).mean()) for d in metrics]
     summary = {
-        "transport cost": interval([d["cost"].mean() for d in described]),
-        "transport cost, least": interval([d["least_cost"].mean() for d in described]),
+        "transport cost": interval([d["cost"].mean() for d in metrics]),
+        "transport cost, least": interval([d["least_cost"].mean() for d in metrics]),
         "transport cost, times the least": interval(excess),
     }
     times = depths(trained)
     measured = [
         {"text": s.text, "tokens": s.tokens, **d}
-        for s, d in zip(sentences, described, strict=True)
+        for s, d in zip(sentences, metrics, strict=True)
     ]
     numbers = {"interval": horizon, "times": times, "summary": summary}
     numbers |= {"mean": over_depth, "sentences": measured}
     write_json(folder / "trajectory.json", numbers)
     _draw(folder / "trajectory.png", times, over_depth, excess)
-    return [{"measure": name} | figures for name, figures in summary.items()]
+    return [{"measure": name} | values for name, values in summary.items()]
 
 
 def _over_tokens(values: np.ndarray) -> np.ndarray:
-    """The mean over the tokens that have one; of what is one for all, itself."""
+    """Average the finite values over tokens; values without a token axis are kept."""
     if values.ndim == 1:
         return values
     known = np.isfinite(values)
@@ -119,11 +121,13 @@ def _over_tokens(values: np.ndarray) -> np.ndarray:
 def _draw(path: Path, times, over_depth: dict, excess: list[float]) -> None:
     with plotting.drawn(path, (12, 7), nrows=2, ncols=3) as grid:
         *panels, last = grid.flat
-        for axes, (name, (words, where)) in zip(panels, _FIGURES.items(), strict=True):
-            figures = over_depth[name]
-            mean = [np.nan if x is None else x for x in figures["mean"]]
-            plot_over_depth(axes, times[where], mean, figures)
-            axes.set_ylabel(words)
+        for axes, (name, (label, at_times)) in zip(
+            panels, _METRICS.items(), strict=True
+        ):
+            statistics = over_depth[name]
+            mean = [np.nan if x is None else x for x in statistics["mean"]]
+            plot_over_depth(axes, times[at_times], mean, statistics)
+            axes.set_ylabel(label)
         panels[0].legend()
         last.hist(excess, bins=min(20, 1 + len(excess)), color="0.6", edgecolor="black")
         last.set(xlabel="transport cost / that of a straight line", ylabel="sentences")

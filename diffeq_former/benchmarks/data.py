@@ -1,4 +1,4 @@
-"""The data pipeline alone: tokens a second, and how long it takes to begin far on."""
+"""Throughput of the data pipeline, and the time to start at a late step."""
 
 import tempfile
 import time
@@ -14,15 +14,15 @@ from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.prepare import prepare
 
-FAR = 10**6  # a step to begin at
+FAR = 10**6  # the late step
 NUM_TEXTS, TEXT_BYTES = 64, 2**17
 
 
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
-    """A line for each config, with its number of workers.
+    """Yield one record per config.
 
-    `steps` times 100 batches are read at once. The dataset is the configured one, or
-    random bytes in rows as long as the model allows.
+    Each measurement reads 100 * `steps` batches, of the configured dataset or, without
+    one, of random bytes in sequences of length `max_len`.
     """
     with tempfile.TemporaryDirectory() as folder:
         for name, config in configs.items():
@@ -65,7 +65,7 @@ def _measure(config: Config, dataset: Dataset, rounds: int, num_batches: int) ->
 
 
 def random_dataset(folder: Path, config: Config) -> Dataset:
-    """Random bytes, in rows as long as the model allows."""
+    """Prepare a dataset of random letters in sequences of length `max_len`."""
     folder.mkdir(exist_ok=True)
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz     \n", np.uint8)
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Tokens a second of generation, by the number of prompts."""
+"""Throughput of text generation by batch size."""
 
 import functools
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from diffeq_former.inference.generate import Generator
 from diffeq_former.training import state
 
 BATCH_SIZES = (1, 4, 16, 64)
-PROMPT = 15  # tokens; one is put before them
+PROMPT = 15  # tokens, without the start token
 
 
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
-    """A line for each config and number of prompts.
+    """Yield one record per config and batch size.
 
-    All of `max_len` is filled; the prompt's part is among what is timed.
+    Generation fills `max_len`; the time includes the prefill of the prompts.
     """
     del steps
     for name, config in configs.items():
@@ -30,7 +30,7 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
             generator.generate,
             params,
             max_new_tokens=new,
-            eot=config.model.vocab_size,  # is never drawn
+            eot=config.model.vocab_size,  # is never sampled
         )
         runs = {
             n: functools.partial(generate, [[i % 7] * PROMPT for i in range(n)])

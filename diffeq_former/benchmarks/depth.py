@@ -1,4 +1,4 @@
-"""What more steps over depth cost the compiler and the memory."""
+"""Compile time and memory of a training step by number of layers."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ NUM_LAYERS = (6, 12, 24, 48)
 
 
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
-    """A line for each config at each number of layers.
+    """Yield one record per config and number of layers.
 
-    `temp_bytes` are the compiled step's temporaries. Of them, `saved_bytes` are what
-    the policy keeps between the steps over depth (on a CPU), and `table_bytes` are the
-    table's; its gradient is as large.
+    `temp_bytes` are the compiled step's temporaries. They include `saved_bytes`, which
+    the remat policy saves for all solver steps (on a CPU), and `table_bytes`, the
+    weight table, whose gradient is as large.
     """
     del steps
     for name, config in configs.items():

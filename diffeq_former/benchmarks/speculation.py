@@ -1,4 +1,4 @@
-"""What drafting brings: acceptance, and tokens a second with and without."""
+"""Acceptance rate and throughput of self-speculative decoding."""
 
 import functools
 from collections.abc import Iterator
@@ -21,22 +21,22 @@ def benchmark(
     rounds: int,
     **options,
 ) -> Iterator[dict]:
-    """A line for plain decoding, and for each draft; all are timed side by side.
+    """Yield one record for plain decoding and one per draft, timed alternately.
 
-    Compilation is not timed; the table, and reading the prompts, are.
+    The time includes generating the weight table and the prefill, but no compilation.
 
     Args:
-      config: of the model.
-      params: of the model.
-      mesh: of the parameters' devices.
-      tokenizer: the model's.
-      prompts: that are continued together.
-      drafts: what to compare with plain decoding.
-      rounds: how often each is timed.
-      **options: as for `Generator.generate`.
+      config: The model's config.
+      params: The model's parameters.
+      mesh: Mesh over which the parameters are sharded.
+      tokenizer: The model's tokenizer.
+      prompts: Prompts of one batch.
+      drafts: Drafts to compare with plain decoding.
+      rounds: Number of timed rounds.
+      **options: Options of `Generator.generate`.
 
     Raises:
-      UserError: if the model cannot draft so, or for a wrong option.
+      UserError: If the model does not support a draft, or an option is invalid.
     """
     generators = {
         draft: Generator(config, mesh, tokenizer.vocab_size, draft)
@@ -50,7 +50,7 @@ def benchmark(
     }
     seconds = alternate(runs, rounds)
     rates = {
-        # Of all rounds, also the one that is not timed.
+        # num_new counts all rounds, including the warm-up round that is not timed.
         draft: [generator.num_new / (rounds + 1) / s for s in seconds[draft]]
         for draft, generator in generators.items()
     }

@@ -1,4 +1,4 @@
-"""From the start of Python to the first step of training, as a user waits for it."""
+"""Time from the start of Python to the end of the first training step."""
 
 import dataclasses
 import os
@@ -17,9 +17,10 @@ MAIN = [sys.executable, "-m", "diffeq_former.main"]
 
 
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
-    """A line for each config: `cold` compiles everything, `warm` finds it compiled.
+    """Yield three records per config: `help`, `cold` and `warm`.
 
-    The time ends when the first step is done and its metrics are written.
+    `help` is the time of --help; `cold` compiles everything, `warm` uses the
+    compilation cache. These two end when the metrics of the first step are written.
     """
     del steps
     for name, config in configs.items():
@@ -67,7 +68,7 @@ def _until_first_step(file: Path, workdir: Path, cache: Path) -> float:
     )
     while not (metrics.exists() and metrics.stat().st_size):
         if process.poll() is not None:
-            raise RuntimeError(f"training ended with exit code {process.returncode}")
+            raise RuntimeError(f"training failed with exit code {process.returncode}")
         time.sleep(0.01)
     seconds = time.perf_counter() - start
     process.kill()

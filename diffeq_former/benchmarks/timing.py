@@ -1,4 +1,4 @@
-"""Times several things in turn, so that what the machine does meanwhile hits all."""
+"""Alternating timing, so that other load on the machine affects all runs alike."""
 
 import resource
 import statistics
@@ -12,9 +12,10 @@ import jax
 def alternate(
     runs: dict[str, Callable[[], object]], rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of each run in each round, after one round that is not counted.
+    """Return the seconds of each run in each round, after one warm-up round.
 
-    A run is over when what it returns is there. Every second round goes backwards.
+    A run ends when the arrays that it returns are ready. Every second round has the
+    reverse order.
     """
     seconds = {name: [] for name in runs}
     for number in range(rounds + 1):
@@ -27,6 +28,7 @@ def alternate(
 
 
 def spread(values: list[float]) -> dict[str, float]:
+    """Return the median and the range of the values."""
     return {
         "median": statistics.median(values),
         "low": min(values),
@@ -35,17 +37,17 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def ratios(values: list[float], base: list[float]) -> dict[str, float]:
-    """The spread of value / base, both of the same round."""
+    """Return the spread of value / base within each round."""
     return spread([v / b for v, b in zip(values, base, strict=True)])
 
 
 def host_peak() -> int:
-    """The most memory, in bytes, that this process has held."""
+    """Return the peak resident memory of this process in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def device_peak() -> int | None:
-    """The same of the first device, where it tells."""
+    """Return the peak memory of the first device in bytes, if it reports it."""
     stats = jax.devices()[0].memory_stats()
     return stats and stats.get("peak_bytes_in_use")

@@ -1,4 +1,4 @@
-"""The plain transformers of our shapes in PyTorch: those of Hugging Face."""
+"""The Hugging Face equivalents of our plain transformers, in PyTorch."""
 
 import transformers
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -6,17 +6,17 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from diffeq_former.config import ModelConfig, Stabilisers
 from diffeq_former.errors import require
 
-# PyTorch's scaled_dot_product_attention under a name for which transformers makes no
-# mask. As "sdpa" it makes one under torch.compile before PyTorch 2.14, which shuts out
-# the fastest kernels: they know causality, but take no mask.
+# PyTorch's scaled_dot_product_attention, under a name for which transformers creates no
+# mask. For "sdpa" it creates one under torch.compile before PyTorch 2.14, which rules
+# out the fastest kernels: they support causal attention, but no mask.
 _ATTENTION = "sdpa_without_mask"
 
 
 def make_model(c: ModelConfig, vocab_size: int) -> transformers.PreTrainedModel:
-    """GPT-2 or Llama with random float32 parameters, on torch's default device.
+    """Return GPT-2 or Llama with random float32 parameters on torch's default device.
 
     Raises:
-      UserError: for settings that the model of transformers does not have.
+      UserError: For settings that the model in transformers does not support.
     """
     _require_known(c)
     transformers.AttentionInterface.register(_ATTENTION, sdpa_attention_forward)

@@ -1,6 +1,6 @@
-"""Whole steps of training in PyTorch, on the same work as those of train.py.
+"""Training steps in PyTorch with the same workload as in train.py.
 
-B sequences of a micro-batch, L length, V vocabulary.
+B sequences of a micro-batch, L sequence length, V vocabulary.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from diffeq_former.benchmarks.torch_models import make_model
 from diffeq_former.config import Config
 from diffeq_former.errors import UserError
 
-_MULTIPLE = 128  # of the padded vocabulary: matrix units like round sizes
+_MULTIPLE = 128  # of the padded vocabulary, which suits matrix units
 
 
 def plain(config: Config) -> Config:
-    """The same shapes as a plain transformer: what PyTorch trains here."""
+    """Return the config of the plain transformer of the same shapes."""
     model = dataclasses.replace(
         config.model,
         weights="layer_table",
@@ -33,13 +33,14 @@ def plain(config: Config) -> Config:
 
 
 def device_kind() -> str:
+    """Return the name of the GPU, or `cpu` without one."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 class Trainer:
-    """A model and its optimizer; steps on random tokens, `rows` sequences at a time.
+    """A model and its optimizer, trained on micro-batches of `rows` random sequences.
 
-    Parameters, gradients and moments are float32; products are in `model.dtype`.
+    Parameters, gradients and moments are float32; matrix products use `model.dtype`.
     """
 
     def __init__(self, config: Config, vocab_size: int, rows: int, compiled: bool):
@@ -58,7 +59,7 @@ class Trainer:
         self._optimizer.zero_grad()
 
     def run(self, steps: int) -> float:
-        """The last loss, which is there when all before it is done."""
+        """Train for some steps, wait for them, and return the last loss."""
         for _ in range(steps):
             for batch in self._batches:
                 loss = self._forward_and_backward(*batch)
@@ -85,16 +86,17 @@ class Trainer:
 def benchmark(
     config: Config, batch_sizes: list[int], rounds: int, steps: int, compiled: bool
 ) -> Iterator[dict]:
-    """A line for the vocabulary as it is, and one for it padded, if that is another.
+    """Yield one record for the vocabulary as it is, and one for the padded vocabulary.
 
-    Each is of the fastest micro-batch, `tried` has the tokens a second of all: null
-    for those that do not fit. What is padded does not count as work.
+    Each record is that of the fastest micro-batch size; `tried` has the tokens per
+    second of all sizes, None for those that run out of memory. Padding does not count
+    as work. The second record is omitted if the vocabulary needs no padding.
 
     Raises:
-      UserError: if a size does not divide the batch, or none fits.
+      UserError: If a size does not divide the batch size, or none fits in memory.
     """
     _require_divisors(batch_sizes, config.training.batch_size)
-    torch.set_float32_matmul_precision("high")  # TF32, as JAX has it
+    torch.set_float32_matmul_precision("high")  # TF32, as in JAX
     config = plain(config)
     own = config.model.vocab_size
     padded = -(-own // _MULTIPLE) * _MULTIPLE
@@ -103,9 +105,12 @@ def benchmark(
         tried = {}
         for rows in batch_sizes:
             tried[rows] = _measured(config, vocab_size, rows, rounds, steps, compiled)
-            _tell(variant, rows, tried[rows])
+            _log(variant, rows, tried[rows])
         if not any(tried.values()):
-            raise UserError(f"--batch_sizes: none fits on {device_kind()}; name less")
+            raise UserError(
+                f"--batch_sizes: none fits in the memory of {device_kind()};"
+                " use smaller sizes"
+            )
         speeds = {rows: x and x["tokens_per_second"] for rows, x in tried.items()}
         fastest = max(speeds, key=lambda rows: speeds[rows] or 0)
         yield {
@@ -120,8 +125,8 @@ def benchmark(
 def _measured(
     config: Config, vocab_size: int, rows: int, rounds: int, steps: int, compiled: bool
 ) -> dict | None:
-    """The numbers of one size of micro-batches; None if the device cannot hold them."""
-    torch.compiler.reset()  # and away with what the size before it left
+    """Benchmark one micro-batch size; None if the device runs out of memory."""
+    torch.compiler.reset()  # then free the memory of the previous size
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -131,22 +136,22 @@ def _measured(
         seconds = alternate({"": lambda: trainer.run(steps)}, rounds)[""]
     except torch.OutOfMemoryError:
         return None
-    of_a_step = spread([s / steps for s in seconds])
+    per_step = spread([s / steps for s in seconds])
     on_gpu = torch.cuda.is_available()
     return {
-        "seconds": of_a_step,
-        **rates(config, of_a_step["median"], device_kind(), 1),
+        "seconds": per_step,
+        **rates(config, per_step["median"], device_kind(), 1),
         "compile_seconds": trainer.compile_seconds,
         "device_peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
         "host_peak_bytes": host_peak(),
     }
 
 
-def _tell(variant: str, rows: int, measured: dict | None) -> None:
-    words = "out of memory"
+def _log(variant: str, rows: int, measured: dict | None) -> None:
+    result = "out of memory"
     if measured:
-        words = f"{measured['tokens_per_second']:,.0f} tokens/s"
-    print(f"{variant}, {rows} sequences at a time: {words}", file=sys.stderr)
+        result = f"{measured['tokens_per_second']:,.0f} tokens/s"
+    print(f"{variant}, {rows} sequences at a time: {result}", file=sys.stderr)
 
 
 def _require_divisors(batch_sizes: list[int], batch_size: int) -> None:
@@ -171,7 +176,7 @@ def _adamw(config: Config, model: torch.nn.Module, fused: bool) -> torch.optim.A
 
 
 def _random_batches(config: Config, rows: int) -> list[tuple[torch.Tensor, ...]]:
-    """Inputs and targets [B, L] of all micro-batches."""
+    """Return the inputs and targets [B, L] of all micro-batches."""
     c = config.model
     shape = (config.training.batch_size // rows, rows, c.max_len + 1)
     return [

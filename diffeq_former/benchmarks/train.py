@@ -1,4 +1,4 @@
-"""Whole steps of training on random tokens: time, compilation and memory."""
+"""Training steps on random tokens: time, compile time and memory."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from diffeq_former.training import state
 
 
 class Trainer:
-    """A compiled step and its state; rows are as long as the model allows."""
+    """A compiled training step with its state and a batch of length `max_len`."""
 
     def __init__(self, config: Config):
         self.config = config
@@ -34,28 +34,29 @@ class Trainer:
         self._batch = shard_batch(_random_batch(config), self.mesh)
 
     def run(self, steps: int) -> jax.Array:
+        """Run some steps and return the last loss."""
         for _ in range(steps):
             self._state, metrics = self.compiled(self._state, self._batch)
         return metrics["loss"]
 
 
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
-    """A line for each config; `steps` steps are timed at once.
+    """Yield one record per config; each measurement times `steps` steps together.
 
-    `seconds` are those of a step; `ratio` is the config's speed against that of the
-    base: above 1 is faster. `memory` is what the compiled step needs of a device.
+    `seconds` is the time of one step; `ratio` is the speed relative to the base config,
+    above 1 if faster; `memory` is that of the compiled step on one device.
     """
     trainers = {name: Trainer(config) for name, config in configs.items()}
     runs = {name: lambda t=trainer: t.run(steps) for name, trainer in trainers.items()}
     seconds = alternate(runs, rounds)
     kind = jax.devices()[0].device_kind
     for name, trainer in trainers.items():
-        of_a_step = spread([s / steps for s in seconds[name]])
+        per_step = spread([s / steps for s in seconds[name]])
         yield {
             "variant": name,
-            "seconds": of_a_step,
+            "seconds": per_step,
             "ratio": ratios(seconds[BASE], seconds[name]),
-            **rates(trainer.config, of_a_step["median"], kind, trainer.mesh.size),
+            **rates(trainer.config, per_step["median"], kind, trainer.mesh.size),
             "compile_seconds": trainer.compile_seconds,
             "memory": measures(trainer.compiled)["memory"],
             "device_peak_bytes": device_peak(),

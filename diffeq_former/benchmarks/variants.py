@@ -1,4 +1,4 @@
-"""A config and variants of it, which are written "name: section.field=value ..."."""
+"""Variants of a config, written as "name: section.field=value ..."."""
 
 import ast
 
@@ -11,10 +11,10 @@ BASE = "base"  # the config itself
 
 
 def variants(config: ConfigDict, described: list[str]) -> dict[str, Config]:
-    """The config by the name `base`, and every variant by its own.
+    """Return the config itself under the name `base`, and all variants by name.
 
     Raises:
-      UserError: for one that is not written so, or has a wrong field or value.
+      UserError: If a variant cannot be parsed or has an invalid field or value.
     """
     named = {BASE: resolve(config)}
     for text in described:
@@ -22,8 +22,8 @@ def variants(config: ConfigDict, described: list[str]) -> dict[str, Config]:
         name = name.strip()
         if not colon or not name or name in named:
             raise UserError(
-                "--variant: expected 'NAME: SECTION.FIELD=VALUE ...' with a name of its"
-                f" own, got {text!r}"
+                "--variant: expected 'NAME: SECTION.FIELD=VALUE ...' with a unique"
+                f" name, got {text!r}"
             )
         named[name] = _overridden(config, overrides.split())
     return named

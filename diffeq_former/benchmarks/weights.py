@@ -1,7 +1,7 @@
-"""The hypernetwork alone, against the bandwidth of the memory its banks lie in.
+"""Time of the hypernetwork alone, relative to the memory bandwidth of the device.
 
-Every line counts the bytes that must be read or written at least: of parameters, Adam's
-moments and the table. `copy` reads an array and writes another one.
+Every record counts the bytes that must at least be read or written: parameters, Adam's
+moments and the weight table. `copy` reads one array and writes another.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ COPIED = 2**26  # entries
 
 
 def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
-    """Four lines for each config: copy, generate, pull_back, update."""
+    """Yield four records per config: copy, generate, pull_back and update."""
     del steps
     for name, config in configs.items():
         if config.model.weights != "hypernetwork":
@@ -41,7 +41,7 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
 
 
 def _works(config: Config, mesh: Mesh):
-    """What to time, and the bytes of each."""
+    """Return the functions to time, and the bytes that each moves."""
 
     @jax.jit
     def generate(params):
@@ -49,7 +49,7 @@ def _works(config: Config, mesh: Mesh):
 
     @jax.jit
     def pull_back(params, table):
-        """The gradients of a loss whose own gradient is the table."""
+        """Return parameter gradients, with the table itself as the table gradient."""
         *_, back = variables_and_way_back(config, params)
         return back({"params": {}, "table": table})
 

@@ -1,6 +1,6 @@
-"""Runs a command line: flags in, one clear line and exit code 2 for wrong input.
+"""Runs a command line: parses flags and reports invalid input in one line, exit code 2.
 
-More than a device can hold is wrong input too: the same command would fail again.
+Running out of device memory counts as invalid input: the same command would fail again.
 """
 
 import difflib
@@ -33,14 +33,16 @@ from diffeq_former.process_exit import (
 def run(
     main: Callable[..., int | None], choices: Sequence[str] = (), elsewhere: str = ""
 ) -> NoReturn:
-    """Parses the absl flags and exits with what `main()` returns (None: 0).
+    """Parse the absl flags and exit with the return value of `main` (None: 0).
 
-    With `choices`, the command line names one of them, and `main` gets it; what it
-    names instead may be found `elsewhere`.
+    Args:
+      main: Function to run.
+      choices: If given, the first argument must be one of them; it is passed to `main`.
+      elsewhere: Hint that is appended to the error for any other first argument.
     """
     if isinstance(sys.stderr, io.TextIOWrapper):
-        # Whole lines, also with PYTHONUNBUFFERED: no thread's half a line can stand
-        # before the last message.
+        # Write whole lines, even with PYTHONUNBUFFERED: otherwise a partial line of
+        # another thread may precede the last message.
         sys.stderr.reconfigure(line_buffering=True, write_through=False)
     app.run(
         lambda argv: sys.exit(_guarded(main, argv[1:])),
@@ -51,8 +53,8 @@ def run(
 def run_modes(modes: dict[str, Callable[..., int | None]]) -> NoReturn:
     """Run the mode that the command line names first; see `run`.
 
-    The parameters of a mode are the flags that it takes, those without a default are
-    required. Flags of the config and of the mesh are read elsewhere.
+    The parameters of a mode's function are the flags that it takes; those without a
+    default are required. Flags of the config and the mesh are handled elsewhere.
     """
 
     def main(mode: str) -> int | None:
@@ -62,15 +64,15 @@ def run_modes(modes: dict[str, Callable[..., int | None]]) -> NoReturn:
 
 
 def given_flags(mode: str, function: Callable, *also: str) -> dict[str, object]:
-    """Return the flags that the command line sets, for one of a tool's modes.
+    """Return the flags set on the command line, as arguments of a mode's function.
 
     Args:
-      mode: Its name.
-      function: Its function, whose parameters are the flags that it takes.
-      also: Names that it takes beside them.
+      mode: Name of the mode.
+      function: Function of the mode, whose parameters are the flags that it takes.
+      also: Names of further flags that it takes.
 
     Raises:
-      UserError: For a flag that the mode does not take, or lacks.
+      UserError: If a flag is given that the mode does not take, or one is missing.
     """
     key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     given = {f.name: f.value for f in key_flags if f.present and "config" not in f.name}
@@ -97,13 +99,13 @@ def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
             raise
         traceback.print_exc()
         fail_now(
-            f"{name} failed, and the others end with it; where a collective operation "
-            "failed, another process died before"
+            f"{name} failed, and the other processes stop too; if a collective "
+            "operation failed, another process died first"
         )
 
 
 def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> list[str]:
-    if argv[1:] and not argv[1].startswith("-"):  # before the flags that it may have
+    if argv[1:] and not argv[1].startswith("-"):  # check before its flags are parsed
         _check_choice(argv[1:], choices, elsewhere)
     try:
         rest = flags.FLAGS(argv)
@@ -129,22 +131,22 @@ def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> lis
     return rest
 
 
-def _check_choice(words: list[str], choices: Sequence[str], elsewhere: str) -> None:
-    if choices and (not words or words[0] not in choices):
-        got = f"got {words[0]!r}" if words else "got none"
+def _check_choice(arguments: list[str], choices: Sequence[str], elsewhere: str) -> None:
+    if choices and (not arguments or arguments[0] not in choices):
+        got = f"got {arguments[0]!r}" if arguments else "got none"
         known = ", ".join(choices)
         sys.exit(_refuse(f"expected one of {known}; {got}{elsewhere}"))
 
 
 def _unknown_key(error: Exception) -> str:
-    """Says in words that a ConfigDict refused a key; raises any other error again."""
+    """Return the message for a key that ConfigDict refused; re-raise other errors."""
     from diffeq_former.config import Config
     from diffeq_former.config.dataclass_config import keys
 
     if "ml_collections" not in traceback.extract_tb(error.__traceback__)[-1].filename:
         raise error
-    words = str(error)
-    key = (re.search(r'Key "(\w+)"', words) or re.search(r"(\w+)\W*(\n|$)", words))[1]
+    text = str(error)
+    key = (re.search(r'Key "(\w+)"', text) or re.search(r"(\w+)\W*(\n|$)", text))[1]
     known = {name.rpartition(".")[2]: name for name in keys(Config())}
     near = known[difflib.get_close_matches(key, known, n=1, cutoff=0)[0]]
     return f"config: no such key {key!r}; the nearest is config.{near}"
@@ -157,8 +159,8 @@ def _refuse(error: Exception | str) -> int:
 
 def _line(error: Exception | str) -> str:
     lines = str(error).splitlines()
-    if isinstance(error, OutOfMemoryError):  # a table
+    if isinstance(error, OutOfMemoryError):  # a table of several lines
         return f"error: {error}"
-    if any(line.startswith("Traceback") for line in lines):  # of a config file
+    if any(line.startswith("Traceback") for line in lines):  # raised in a config file
         lines = [lines[0], lines[-1]]
     return "error: " + " ".join(" ".join(lines).split())

@@ -1,6 +1,6 @@
-"""The mesh on which a tool uses a run: the run's own, unless flags say otherwise.
+"""The mesh on which a tool loads a run: the run's own, unless changed by flags.
 
-They are spelt as for training: --config.mesh.data=1 --config.mesh.fsdp=-1.
+The flags are those of training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
 import dataclasses
@@ -11,17 +11,19 @@ from diffeq_former.config import Config, MeshConfig, resolve
 
 _SIZES = {
     axis.name: flags.DEFINE_integer(
-        f"config.mesh.{axis.name}", None, "Size of the mesh's axis; else the run's own."
+        f"config.mesh.{axis.name}",
+        None,
+        "Size of this mesh axis; default: as in the run.",
     )
     for axis in dataclasses.fields(MeshConfig)
 }
 
 
 def mesh_from_flags(config: Config) -> MeshConfig:
-    """The sizes that are given; the others are those of the run's config.
+    """Return the run's mesh config with the sizes that flags set replaced.
 
     Raises:
-      UserError: for sizes that no mesh has.
+      UserError: If the sizes are invalid.
     """
     given = {axis: x.value for axis, x in _SIZES.items() if x.value is not None}
     mesh = dataclasses.replace(config.mesh, **given)

@@ -1,4 +1,4 @@
-"""The flags of a command that may run as several processes."""
+"""Flags of commands that can run as several processes."""
 
 from collections.abc import Callable
 
@@ -7,27 +7,30 @@ from absl import flags
 from diffeq_former.distributed import startup
 
 _COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "Of several processes: HOST:PORT, where process 0 listens."
+    "coordinator", None, "With several processes: HOST:PORT on which process 0 listens."
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "Of several processes: how many there are."
+    "num_processes", None, "With several processes: their number."
 )
 _PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "Of several processes: which one this is, from 0."
+    "process_id", None, "With several processes: index of this one, from 0."
 )
 _CONNECT_TIMEOUT = flags.DEFINE_integer(
-    "connect_timeout", 300, "Seconds in which all must have come.", lower_bound=1
+    "connect_timeout",
+    300,
+    "Seconds within which all processes must connect.",
+    lower_bound=1,
 )
 _HEARTBEAT_TIMEOUT = flags.DEFINE_integer(
     "heartbeat_timeout",
     60,
-    "Seconds of silence after which a process counts as lost and the others end.",
+    "Seconds without a heartbeat after which a process is lost and the others stop.",
     lower_bound=1,
 )
 
 
 def start_from_flags(should_stop: Callable[[], bool] = lambda: False) -> None:
-    """See `distributed.startup.start`."""
+    """Start the distributed runtime as the flags say; see `distributed.startup`."""
     startup.start(
         _COORDINATOR.value,
         _NUM_PROCESSES.value,

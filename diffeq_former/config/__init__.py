@@ -1,8 +1,8 @@
-"""Every setting, with its default, once: frozen dataclasses and the way into them.
+"""Configuration: a schema of frozen dataclasses, its validation and its loading.
 
 A file in configs/ starts from `default_config()`, a locked ConfigDict with all fields,
-and changes some; the command line overrides others; `resolve()` turns the result into
-an immutable `Config`. Functions take only the section they need.
+and changes some of them; the command line overrides others; `resolve()` turns the
+result into an immutable `Config`. Functions take only the section that they need.
 """
 
 from diffeq_former.config.loading import default_config, resolve, to_config_dict

@@ -1,4 +1,4 @@
-"""Settings as nested frozen dataclasses: from a dict, their names, their changes."""
+"""Nested dataclasses as settings: build from dicts, check, flatten and compare."""
 
 import dataclasses
 import difflib
@@ -8,11 +8,16 @@ from diffeq_former.errors import UserError, require_member
 
 
 def build(cls: type, values: dict, path: str):
-    """An instance from nested dicts.
+    """Build a dataclass instance from nested dicts.
+
+    Args:
+      cls: The dataclass.
+      values: Fields and their values; a dict for a field that is a dataclass.
+      path: The name of the settings in messages, such as `config`.
 
     Raises:
-      UserError: for an unknown key (with the nearest known one) or a value of the
-        wrong type.
+      UserError: If a key is unknown (the message names the nearest known key) or a
+        value has the wrong type.
     """
     fields = typing.get_type_hints(cls)
     for key in values:
@@ -33,11 +38,11 @@ def build(cls: type, values: dict, path: str):
 
 
 def check_members(settings, within: str = "") -> None:
-    """Raises UserError for a value that is not among those of its `Literal` type.
+    """Raise UserError if a value is not a member of its field's `Literal` type.
 
     Args:
-      settings: A dataclass, whose sections are checked too.
-      within: The name of the section it is, followed by a dot.
+      settings: A dataclass; nested dataclasses are checked, too.
+      within: Prefix of field names in messages, such as `model.`.
     """
     for field, kind in typing.get_type_hints(type(settings)).items():
         value, name = getattr(settings, field), within + field
@@ -48,7 +53,7 @@ def check_members(settings, within: str = "") -> None:
 
 
 def differences(old, new) -> list[str]:
-    """Lines `section.field: old -> new`, for the fields that differ."""
+    """Return a line `section.field: old -> new` for each field that differs."""
     before, after = (flatten(dataclasses.asdict(one)) for one in (old, new))
     return [
         f"{k}: {before[k]!r} -> {after[k]!r}" for k in after if before[k] != after[k]
@@ -56,13 +61,13 @@ def differences(old, new) -> list[str]:
 
 
 def keys(settings) -> list[str]:
-    """The names of all settings, and of the sections."""
+    """Return the names of all fields (`section.field`) and of the sections."""
     sections = (f.name for f in dataclasses.fields(settings))
     return [*flatten(dataclasses.asdict(settings)), *sections]
 
 
 def flatten(values: dict, within: str = "") -> dict:
-    """Nested dicts as one, whose names are `section.field`."""
+    """Flatten nested dicts into one with keys such as `section.field`."""
     flat = {}
     for key, value in values.items():
         name = within + key

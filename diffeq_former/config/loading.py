@@ -1,4 +1,4 @@
-"""From a file in configs/ and the command line to an immutable `Config`."""
+"""Turn a file in configs/ and command-line overrides into an immutable `Config`."""
 
 import dataclasses
 
@@ -10,20 +10,21 @@ from diffeq_former.config.validation import validate
 
 
 def default_config() -> ConfigDict:
-    """All fields with their defaults, locked: unknown keys are refused."""
+    """Return all fields with their defaults, locked: unknown keys raise an error."""
     return to_config_dict(Config())
 
 
 def to_config_dict(config: Config) -> ConfigDict:
+    """Return the fields of `config` as a locked ConfigDict."""
     return ConfigDict(dataclasses.asdict(config)).lock()
 
 
 def resolve(config: ConfigDict | dict) -> Config:
-    """Checks and freezes a configuration.
+    """Validate a configuration and return it as frozen dataclasses.
 
     Raises:
-      UserError: for an unknown key (with the nearest known one), a value of the
-        wrong type, or a combination that makes no sense (with the reason).
+      UserError: If a key is unknown, a value has the wrong type, or settings do not
+        fit together; the message names the nearest known key or the reason.
     """
     values = config.to_dict() if isinstance(config, ConfigDict) else config
     resolved = build(Config, values, "config")

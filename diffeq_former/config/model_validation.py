@@ -1,4 +1,4 @@
-"""Which model settings fit together, and why others do not."""
+"""Validation of the model's settings."""
 
 from diffeq_former.config.dataclass_config import check_members
 from diffeq_former.config.schema import SAVE_WEIGHTS, ModelConfig
@@ -7,7 +7,7 @@ from diffeq_former.ode.solvers import SOLVERS
 
 
 def validate_model(c: ModelConfig) -> None:
-    """Raises UserError that names the field, what was expected and why."""
+    """Raise UserError if model settings are out of range or do not fit together."""
     check_members(c, "model.")
     for field in (
         "num_layers d_model num_heads vocab_size max_len time_embed_dim num_frequencies"
@@ -20,7 +20,7 @@ def validate_model(c: ModelConfig) -> None:
     for field in ("dropout", "attention_dropout", "lora_dropout"):
         value = getattr(c, field)
         require(0 <= value < 1, f"model.{field}", "in [0, 1)", value)
-    wanted = f"0 (W(t) is a curve) or model.num_layers ({c.num_layers})"
+    wanted = f"0 (W(t) is continuous) or model.num_layers ({c.num_layers})"
     fits = c.time_pieces in (0, c.num_layers)
     require(fits, "model.time_pieces", wanted, c.time_pieces)
     require(c.lora_rank >= 0, "model.lora_rank", "0 (none) or more", c.lora_rank)
@@ -66,21 +66,20 @@ def _validate_stabilisers(c: ModelConfig) -> None:
     require(0 <= residual <= 1, "model.stabilisers.residual", "in [0, 1]", residual)
     if residual != 1 and c.solver not in ("euler", "lie_trotter"):
         raise UserError(
-            f"config.model.stabilisers.residual: {c.solver} adds several changes to a"
-            " state in one step, which only a residual connection of 1 keeps apart; use"
-            " 1, or model.solver euler or lie_trotter"
+            f"config.model.stabilisers.residual: {c.solver} evaluates a term more than"
+            " once per step, which requires a residual coefficient of 1; use 1, or"
+            " model.solver euler or lie_trotter"
         )
     if norm == "post" and c.solver != "lie_trotter":
         raise UserError(
             f"config.model.stabilisers.norm: {norm} normalises the state after each"
-            f" term, where {c.solver} has not one substep a term; use pre or none, or"
-            " model.solver lie_trotter"
+            f" term, but {c.solver} does not apply each term in one substep of its own;"
+            " use pre or none, or model.solver lie_trotter"
         )
     if c.chain_norms and norm != "pre":
         raise UserError(
-            "config.model.chain_norms: it chains the norms of the terms' inputs, of"
-            f" which model.stabilisers.norm {norm} has none; use pre, or set it to"
-            " False"
+            "config.model.chain_norms: True requires norms of the terms' inputs, but"
+            f" model.stabilisers.norm is {norm}; use pre, or set chain_norms to False"
         )
 
 
@@ -99,12 +98,12 @@ def _validate_combination(c: ModelConfig) -> None:
             )
     if c.chain_norms and c.block != "llama":
         raise UserError(
-            "config.model.chain_norms: it is a trait of the released llama block; "
-            "set it to False, or block to llama"
+            "config.model.chain_norms: only the llama block can chain its norms; set "
+            "it to False, or block to llama"
         )
     if c.tied_head and c.block == "gpt":
         raise UserError(
-            "config.model.tied_head: the gpt block's head always is; leave it False"
+            "config.model.tied_head: the gpt block always ties its head; leave it False"
         )
     if c.remat in SAVE_WEIGHTS and c.generate_weights != "per_step":
         raise UserError(

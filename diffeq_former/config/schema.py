@@ -1,11 +1,11 @@
-"""Every setting with its default, as frozen dataclasses."""
+"""All settings with their defaults, as frozen dataclasses."""
 
 import dataclasses
 from typing import Literal
 
 from diffeq_former.ode.solvers import is_splitting
 
-# Policies that save the weights which a step generates for itself.
+# Policies that save the weights generated inside a step (generate_weights=per_step).
 SAVE_WEIGHTS = ("save_weights", "save_attention_and_weights")
 RematPolicy = Literal[
     "none", "full", "dots", "save_attention", "save_terms", *SAVE_WEIGHTS
@@ -14,70 +14,80 @@ RematPolicy = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Stabilisers:
-    """What keeps the state bounded beside the field, see models/stabilisers.py."""
+    """Residual connections and norms of a step, see models/stabilisers.py."""
 
-    residual: float = 1.0  # x <- residual * x + step * term: 1 on, 0 off
-    # Of each term's input; of the state after it; of neither.
+    # Residual coefficient r in x <- r * x + h * term; 1: residual connection, 0: none.
+    residual: float = 1.0
+    # pre: normalise the input of each term; post: the state after each term; none.
     norm: Literal["pre", "post", "none"] = "pre"
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """What is computed. Zero means "derived", see the property of the same idea."""
+    """Architecture and numerics of the model.
 
-    block: Literal["gpt", "llama"] = "gpt"  # the vector field's two terms
-    # Where the weights at time t come from.
+    A 0 in num_kv_heads, d_ff or horizon stands for a value that the properties
+    `kv_heads`, `ff_dim` and `interval` derive from the other fields.
+    """
+
+    block: Literal["gpt", "llama"] = "gpt"  # kind of attention and feed-forward terms
+    # Source of the weights at time t, see models/weight_sources.py.
     weights: Literal["hypernetwork", "layer_table", "shared"] = "hypernetwork"
-    # How depth is integrated.
+    # Numerical method that integrates over depth, see ode/solvers.py.
     solver: Literal["euler", "lie_trotter", "strang", "midpoint", "heun", "rk4"] = (
         "euler"
     )
-    num_layers: int = 12  # steps of the solver over the depth interval
-    d_model: int = 768  # width of the state
-    num_heads: int = 12  # of attention; each has d_model / num_heads entries
-    num_kv_heads: int = 0  # 0: num_heads; fewer: grouped-query attention (llama)
-    d_ff: int = 0  # width of the feed-forward; 0: 4 * d_model
-    vocab_size: int = 50257  # token ids; GPT-2's tokenizer has as many
+    num_layers: int = 12  # solver steps over the depth interval
+    d_model: int = 768  # width of the hidden state
+    num_heads: int = 12  # attention heads, each of size d_model / num_heads
+    num_kv_heads: int = 0  # llama: fewer for grouped-query attention; 0: num_heads
+    d_ff: int = 0  # hidden width of the feed-forward term; 0: 4 * d_model
+    vocab_size: int = 50257  # number of token ids; default: GPT-2's tokenizer
     max_len: int = 1024  # longest sequence, in tokens
-    tied_head: bool = False  # llama: the head is the token embedding, as gpt's always
+    tied_head: bool = False  # llama: tie head and token embedding (gpt always does)
     horizon: float = 0.0  # length of the depth interval; 0: see `interval`
-    stabilisers: Stabilisers = Stabilisers()  # norms of terms, residual connections
-    # The hypernetwork (paper, eq. 6 and appendices A and D.2).
-    time_embed_dim: int = 96  # E: width of u(t), rank of the weights' motion in depth
-    num_frequencies: int = 128  # S: sinusoids; features(t) has 2S + 1 entries
+    stabilisers: Stabilisers = Stabilisers()  # norms and residual connections
+    # Hypernetwork (paper, eq. 6 and appendices A and D.2).
+    time_embed_dim: int = 96  # E: width of u(t), number of matrices F_e in W(t)
+    num_frequencies: int = 128  # S: frequencies; features(t) has 2S + 1 entries
     time_scale: float = 1000.0  # the fastest sinusoid is sin(time_scale * t)
-    time_pieces: int = 0  # W(t) is constant on so many parts of depth; 0: a curve
-    time_mlp: Literal["per_weight", "shared"] = "per_weight"  # shared: one for all
-    # unit: u(t) has length 1; authors: as released.
+    # Number of equal segments of depth on which W(t) is constant; 0: continuous W(t).
+    time_pieces: int = 0
+    # MLP that computes u(t): one per weight, or one for all weights.
+    time_mlp: Literal["per_weight", "shared"] = "per_weight"
+    # unit: normalise u(t) to length 1; authors: as in the released code.
     initialization: Literal["unit", "authors"] = "unit"
-    # tabulated: once per optimizer step; per_step: inside the scan over depth.
+    # Generate weights once per optimizer step, or inside the scan over depth.
     generate_weights: Literal["tabulated", "per_step"] = "tabulated"
     # Numerics.
-    # Of activations and tables; parameters are float32.
+    # Dtype of activations and generated weights; parameters are float32.
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    norm_eps: float = 1e-5  # added to the variance in norms
-    rope_base: float = 10000.0  # llama: the slowest rotation is about 1 / rope_base
-    # Llama for sequences longer than it was first trained on, see models/positions.py.
+    norm_eps: float = 1e-5  # epsilon added to the variance in norms
+    rope_base: float = 10000.0  # llama: the lowest frequency is about 1 / rope_base
+    # llama: extension to longer sequences than in pretraining, see models/positions.py.
     rope_scaling: Literal["none", "linear", "llama3"] = "none"
-    rope_factor: float = 1.0  # by which rotations are slowed
-    rope_original_len: int = 8192  # llama3: the longest sequence before
-    rope_low_turns: float = 1.0  # llama3: fewer turns over that length are slowed
-    rope_high_turns: float = 4.0  # llama3: more turns are kept
-    chain_norms: bool = False  # llama as released, see models/llama.py
-    # The kernel over whole sequences: cudnn on NVIDIA GPUs, splash on TPUs; auto takes
-    # the fused one where there is one, and xla elsewhere.
+    rope_factor: float = 1.0  # factor by which frequencies are reduced
+    rope_original_len: int = 8192  # llama3: max_len in pretraining
+    rope_low_turns: float = 1.0  # llama3: fewer turns over that length: reduced
+    rope_high_turns: float = 4.0  # llama3: more turns over that length: unchanged
+    chain_norms: bool = False  # llama as in the released code, see models/llama.py
+    # Attention kernel for whole sequences. cudnn: NVIDIA GPUs; splash: TPUs; auto: the
+    # fused kernel of the hardware if it supports this model, otherwise xla.
     attention_implementation: Literal["auto", "xla", "cudnn", "splash"] = "auto"
     # Regularisation and memory.
-    dropout: float = 0.0  # on the embeddings and on each term of the field
-    attention_dropout: float = 0.0  # on the attention probabilities
-    remat: RematPolicy = "none"  # what the backward pass computes again
-    document_masking: bool = False  # no attention across end-of-text tokens
-    end_of_text: int = -1  # its token id; filled in from the dataset
-    # Adapters of low rank on linear maps of a layer_table, see models/lora.py.
-    lora_rank: int = 0  # 0: none
-    lora_alpha: float = 16.0  # what they add is times alpha / rank
-    lora_dropout: float = 0.0  # on what they see
-    lora_targets: str = ""  # names of linear maps, as qkv,ff_in; empty: all of them
+    dropout: float = 0.0  # rate, on the embeddings and on the output of each term
+    attention_dropout: float = 0.0  # rate, on the attention probabilities
+    # Rematerialisation in the backward pass, see models/remat.py. none: save all;
+    # full: no values within a step; dots: outputs of linear maps; save_*: named values.
+    remat: RematPolicy = "none"
+    document_masking: bool = False  # mask attention across end-of-text tokens
+    end_of_text: int = -1  # id of the end-of-text token; set from the dataset
+    # LoRA adapters on linear maps of a layer_table, see models/lora.py.
+    lora_rank: int = 0  # 0: no adapters
+    lora_alpha: float = 16.0  # adapter outputs are scaled by alpha / rank
+    lora_dropout: float = 0.0  # rate, on the inputs of adapters
+    # Linear maps with adapters, separated by commas ("qkv,ff_in"); empty: all.
+    lora_targets: str = ""
 
     @property
     def head_dim(self) -> int:
@@ -93,10 +103,11 @@ class ModelConfig:
 
     @property
     def interval(self) -> float:
-        """The depth interval: [0, 1] as in the paper, or one unit a layer.
+        """Length of the depth interval.
 
-        A table of layers and the splittings are discrete transformers, whose
-        steps have length 1; discretising at other depths keeps the interval.
+        By default 1, as in the paper, or num_layers for a layer_table and for the
+        splitting methods: these are discrete transformers, whose steps have length 1.
+        `at_depth` keeps the interval at other numbers of steps.
         """
         discrete = self.weights == "layer_table" or is_splitting(self.solver)
         return self.horizon or (float(self.num_layers) if discrete else 1.0)
@@ -106,16 +117,17 @@ class ModelConfig:
         return self.interval / self.num_layers
 
     def at_depth(self, num_layers: int) -> "ModelConfig":
-        """The same continuous model, integrated in another number of steps."""
+        """Return the same continuous model, integrated in `num_layers` steps."""
         return dataclasses.replace(self, num_layers=num_layers, horizon=self.interval)
 
     def for_inference(self) -> "ModelConfig":
-        """The same model without what only training has, or spares memory there."""
+        """Return the same model without settings that only matter in training."""
         return dataclasses.replace(
             self, generate_weights="tabulated", remat="none", attention_dropout=0.0
         )
 
     def without_adapters(self) -> "ModelConfig":
+        """Return the same model with the LoRA fields at their defaults."""
         plain = {f.name: f.default for f in dataclasses.fields(self)}
         names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
         return dataclasses.replace(self, **{name: plain[name] for name in names})
@@ -123,100 +135,122 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    path: str = ""  # folder that tools/prepare_data.py wrote
-    num_workers: int = 0  # processes that read; 0: in the training process
-    timeout: float = 600.0  # seconds without a batch that end the run
+    """The dataset and how it is read."""
+
+    path: str = ""  # dataset folder, written by tools/prepare_data.py
+    num_workers: int = 0  # worker processes; 0: read in the training process
+    timeout: float = 600.0  # seconds to wait for a batch before the run fails
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW, its schedule, and a learning-rate multiplier for each parameter group."""
 
-    learning_rate: float = 6e-4  # at its peak
-    # After the warm-up; see training/optimizer.py.
+    learning_rate: float = 6e-4  # peak value
+    # Shape after the warm-up, see training/optimizer.py.
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
-    warmup_fraction: float = 0.01  # of the steps, linear from 0
-    decay_fraction: float = 0.2  # of the steps: the last part of wsd
-    final_fraction: float = 0.1  # of learning_rate, where cosine, linear and wsd end
-    b1: float = 0.9  # decay of Adam's mean of gradients
-    b2: float = 0.95  # decay of Adam's mean of squared gradients
-    eps: float = 1e-8  # added to the root of the latter
-    mu_dtype: Literal["float32", "bfloat16"] = "float32"  # of the mean
-    nu_dtype: Literal["float32", "bfloat16"] = "float32"  # of the mean of squares
-    factored_bank: bool = False  # mean of squares of the bank: by rows and columns only
-    weight_decay: float = 0.1  # times the learning rate, each step
-    # What decays: matrices; embeddings too, as released; all parameters.
+    warmup_fraction: float = 0.01  # fraction of the steps, linear from 0
+    decay_fraction: float = 0.2  # wsd: fraction of the steps, at the end
+    # Final learning rate of cosine, linear and wsd, as a fraction of learning_rate.
+    final_fraction: float = 0.1
+    b1: float = 0.9  # decay rate of Adam's first moment
+    b2: float = 0.95  # decay rate of Adam's second moment
+    eps: float = 1e-8  # added to the square root of the second moment
+    mu_dtype: Literal["float32", "bfloat16"] = "float32"  # first moment
+    nu_dtype: Literal["float32", "bfloat16"] = "float32"  # second moment
+    # Factor the second moment of the bank into rows and columns, as in Adafactor.
+    factored_bank: bool = False
+    weight_decay: float = 0.1  # decoupled: multiplied by the learning rate
+    # Parameters that decay: matrices (embeddings included); embeddings only, as in the
+    # released code; all.
     decay_mask: Literal["matrices", "embeddings", "all"] = "matrices"
-    clip_norm: float = 1.0  # 0: no clipping
-    bank_multiplier: float = 1.0  # of F_e in W(t) = sum_e u_e(t) F_e + B, and of f_e
-    base_multiplier: float = 1.0  # of B, and of the weights of the other sources
-    time_mlp_multiplier: float = 1.0  # of the maps from features(t) to u(t)
-    norm_multiplier: float = 1.0  # of norms, at all times and at the end
-    embedding_multiplier: float = 1.0  # of tokens and positions
-    head_multiplier: float = 1.0  # of the untied head (llama)
-    lora_multiplier: float = 1.0  # of adapters
+    clip_norm: float = 1.0  # maximum global norm of the gradient; 0: no clipping
+    # Learning-rate multipliers, with W(t) = sum_e u_e(t) F_e + B.
+    bank_multiplier: float = 1.0  # banks F_e of kernels and f_e of biases
+    base_multiplier: float = 1.0  # B, and kernels and biases of other weight sources
+    time_mlp_multiplier: float = 1.0  # MLPs from features(t) to u(t)
+    norm_multiplier: float = 1.0  # norms of the blocks and the final norm
+    embedding_multiplier: float = 1.0  # token and position embeddings
+    head_multiplier: float = 1.0  # untied head (llama)
+    lora_multiplier: float = 1.0  # adapters
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
+    """Length of training, batches, losses, divergence, and the intervals of hooks."""
+
     num_steps: int = 20000  # optimizer steps
-    batch_size: int = 512  # sequences an optimizer step, over all devices
-    # Fewer than a device's share of the batch: gradients are accumulated.
-    per_device_batch_size: int = 0  # sequences that it computes at once; 0: its share
-    # Sampled anew each optimizer step unless fixed, so that W(t) is trained at all t,
-    # see ode/grid.py.
+    batch_size: int = 512  # sequences per optimizer step, over all devices
+    # Sequences per device and micro-batch; gradients are accumulated over the
+    # micro-batches. 0: a single micro-batch.
+    per_device_batch_size: int = 0
+    # Grid of times over depth. Unless fixed, it is sampled anew at each optimizer step,
+    # so that W(t) is trained at all t; see ode/grid.py.
     depth_grid: Literal["fixed", "jittered", "shifted"] = "fixed"
-    depth_steps: str = ""  # as 6,8,8,12: one drawn each step; else model.num_layers
-    depth_steps_from: float = 0.0  # of num_steps: before this part nothing is drawn
-    loss_chunk: int = 256  # positions of each sequence whose logits exist at once
-    z_loss: float = 0.0  # weight of log(Z)^2
-    # Weights of what is added to the loss, and a metric also where they are 0.
+    # Numbers of solver steps ("6,8,8,12"), one of which is sampled for each optimizer
+    # step; empty: model.num_layers.
+    depth_steps: str = ""
+    # Fraction of num_steps that runs with model.num_layers before sampling starts.
+    depth_steps_from: float = 0.0
+    loss_chunk: int = 256  # positions per sequence whose logits are in memory at once
+    z_loss: float = 0.0  # weight of log(Z)^2 in the loss
+    # Weights of regularisers in the loss; both are logged as metrics also at weight 0.
     transport_cost: float = 0.0  # of |dx/dt|^2 over depth, see models/transport.py
     smoothness: float = 0.0  # of |dW/dt|^2 over depth, see training/smoothness.py
-    max_bad_steps: int = 10  # in a row, not finite or spikes: training has diverged
-    spike_factor: float = 0.0  # a loss above it times the usual is a spike; 0: none is
-    rollbacks: int = 0  # times a diverged run goes back to a checkpoint; then it ends
+    # Consecutive steps with a non-finite loss or gradient, or a loss spike, after which
+    # training counts as diverged.
+    max_bad_steps: int = 10
+    # A loss above spike_factor times its running mean is a spike; 0: no detection.
+    spike_factor: float = 0.0
+    rollbacks: int = 0  # times that a diverged run returns to a checkpoint
     log_every: int = 10  # steps between lines of metrics
-    eval_every: int = 1000  # steps between passes over the validation split
-    checkpoint_every: int = 1000  # steps
-    keep_latest: int = 2  # checkpoints
-    keep_best: int = 1  # checkpoints, by validation loss
+    eval_every: int = 1000  # steps between evaluations on the validation split
+    checkpoint_every: int = 1000  # steps between checkpoints
+    keep_latest: int = 2  # number of latest checkpoints to retain
+    keep_best: int = 1  # number of best checkpoints to retain, by validation loss
     sample_every: int = 0  # steps between generated samples; 0: none
-    sample_prompt: str = "The"  # what they continue
+    sample_prompt: str = "The"  # prompt of the generated samples
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """How many devices an axis has; one of them -1: all that are left."""
+    """Number of devices along each mesh axis; one may be -1: all remaining devices."""
 
-    data: int = -1  # copies of the parameters; each sees its own rows
-    fsdp: int = 1  # parameters and optimizer state are cut; each sees its own rows
-    sequence: int = 1  # sequences are cut; keys and values are gathered
-    tensor: int = 1  # heads, feed-forward and vocabulary are cut
+    data: int = -1  # shards the batch, replicates the parameters
+    fsdp: int = 1  # shards the batch, the parameters and the optimizer state
+    sequence: int = 1  # shards sequences; keys and values are gathered
+    tensor: int = 1  # shards heads, feed-forward width and vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class ProfileConfig:
-    """A trace of some steps, see training/profiling.py."""
+    """A profiler trace of some training steps, see training/profiling.py."""
 
-    start_step: int = 10  # the first of them; the run's first, which compiles, is 1
-    num_steps: int = 0  # that are recorded; 0: none
+    start_step: int = 10  # first step to record; step 1 includes compilation
+    num_steps: int = 0  # number of steps to record; 0: no trace
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
-    """What a run starts from, see finetuning/base.py."""
+    """The run that fine-tuning starts from, see finetuning/base.py."""
 
-    base: str = ""  # folder of a run, of which the latest checkpoint counts; "": none
-    num_steps: int = 0  # of the solver, which become layers; 0: the model stays its own
-    train_embeddings: bool = False  # with adapters, also both ends of depth
+    # Folder of the base run, whose latest checkpoint is loaded; "": no fine-tuning.
+    base: str = ""
+    # Solver steps into which the base is discretised, each of which becomes a layer; 0:
+    # the model stays as it is.
+    num_steps: int = 0
+    # With adapters: also train embeddings, final norm and head.
+    train_embeddings: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    seed: int = 0  # of the parameters, the order of the data and the dropout
-    # Of weights and states, see docs/analysis.md; from 5 on below 1 % of the time.
-    analysis_every: int = 0  # steps between analyses while training; 0: none
+    """The complete configuration of a run."""
+
+    seed: int = 0  # of the parameters, the order of the data and dropout
+    # Steps between analyses of weights and states while training, see docs/analysis.md;
+    # 0: none. At 5 or more they take less than 1 % of the time.
+    analysis_every: int = 0
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -227,22 +261,22 @@ class Config:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """The numbers of solver steps that training draws from, with their repeats."""
+        """Numbers of solver steps that training samples from, repeats included."""
         given = self.training.depth_steps
         return tuple(map(int, given.split(","))) if given else (self.model.num_layers,)
 
     def at_depth(self, num_layers: int) -> "Config":
-        """See `ModelConfig.at_depth`; with one depth nothing changes."""
+        """Return the config with its model at another depth, see `ModelConfig`."""
         if num_layers == self.model.num_layers:
             return self
         return dataclasses.replace(self, model=self.model.at_depth(num_layers))
 
     @property
     def all_depths(self) -> set[int]:
-        """All numbers of solver steps that training takes, drawn or not."""
+        """All numbers of solver steps in training, including the model's own."""
         return {self.model.num_layers, *self.depths}
 
     @property
     def deepest(self) -> "Config":
-        """Of the costliest steps of training, which the memory must hold."""
+        """The config at its largest depth, whose steps need the most memory."""
         return self.at_depth(max(self.all_depths))

@@ -1,4 +1,4 @@
-"""Which settings fit together, and why others do not."""
+"""Validation of a complete configuration."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ from diffeq_former.errors import UserError, require
 
 
 def validate(config: Config) -> None:
-    """Raises UserError with the reason if the settings do not fit together."""
+    """Raise UserError if settings are out of range or do not fit together."""
     check_members(config)
     require(0 <= config.seed < 2**32, "seed", "in [0, 2**32)", config.seed)
     every = config.analysis_every
@@ -39,7 +39,8 @@ def _validate_data(c: DataConfig) -> None:
     require(c.timeout > 0, "data.timeout", "above 0", c.timeout)
 
 
-# bfloat16 has 8 bits: it cannot tell x from 0.998 x.
+# Largest b2 with a bfloat16 second moment: bfloat16 has a precision of 8 bits, so that
+# a decay from x to 0.998 x would be rounded away.
 COARSEST_B2 = 0.99
 
 
@@ -76,15 +77,15 @@ def _validate_training(c: TrainingConfig) -> None:
     ).split():
         value = getattr(c, name)
         require(value >= 1, f"training.{name}", "1 or more", value)
-    rows = c.per_device_batch_size
-    require(rows >= 0, "training.per_device_batch_size", "0 (all) or more", rows)
+    size = c.per_device_batch_size
+    require(size >= 0, "training.per_device_batch_size", "0 (all) or more", size)
     for name in "keep_best sample_every rollbacks transport_cost smoothness".split():
         value = getattr(c, name)
         require(value >= 0, f"training.{name}", "0 or more", value)
     require(
         c.spike_factor == 0 or c.spike_factor > 1,
         "training.spike_factor",
-        "0 (no loss is a spike), or above 1",
+        "0 (no spike detection), or above 1",
         c.spike_factor,
     )
 
@@ -99,8 +100,8 @@ def _validate_depth(config: Config) -> None:
         )
     if kind != "fixed" and config.model.time_pieces:
         raise UserError(
-            f"config.training.depth_grid: {kind} steps would cross the pieces of depth"
-            f" on which W(t) is constant; use fixed, or model.time_pieces=0"
+            f"config.training.depth_grid: {kind} steps would cross the segments of"
+            " depth on which W(t) is constant; use fixed, or model.time_pieces=0"
         )
     given, start = config.training.depth_steps, config.training.depth_steps_from
     require(0 <= start <= 1, "training.depth_steps_from", "in [0, 1]", start)
@@ -114,8 +115,8 @@ def _validate_depth(config: Config) -> None:
     require(whole, "training.depth_steps", wanted, given)
     if config.model.weights == "layer_table":
         raise UserError(
-            f"config.training.depth_steps: {given} are other depths than the one that a"
-            " layer_table has; leave it empty, or use another model.weights"
+            f"config.training.depth_steps: a layer_table has weights for a single"
+            f" depth, got {given}; leave it empty, or use another model.weights"
         )
 
 
@@ -124,13 +125,14 @@ def _validate_smoothness(config: Config) -> None:
         return
     if config.model.generate_weights == "per_step":
         raise UserError(
-            f"config.training.smoothness: {weight} is a weight of the table's motion,"
-            " and per_step makes no table; use 0, or model.generate_weights=tabulated"
+            f"config.training.smoothness: {weight} penalises changes within the weight"
+            " table, which per_step does not build; use 0, or"
+            " model.generate_weights=tabulated"
         )
     if config.model.lora_rank:
         raise UserError(
-            f"config.training.smoothness: {weight} would change the kernels, which"
-            " adapters leave as they are; use 0, or model.lora_rank=0"
+            f"config.training.smoothness: {weight} would change the kernels, which are"
+            " frozen with adapters; use 0, or model.lora_rank=0"
         )
 
 
@@ -141,7 +143,7 @@ def _validate_mesh(c: MeshConfig) -> None:
     left = [axis for axis, size in sizes.items() if size == -1]
     if len(left) > 1:
         raise UserError(
-            f"config.mesh.{left[1]}: only one axis may be -1, and {left[0]} is already"
+            f"config.mesh.{left[1]}: only one axis may be -1, and {left[0]} already is"
         )
 
 
@@ -161,11 +163,11 @@ def _validate_profile(c: ProfileConfig, num_steps: int) -> None:
 def _validate_finetune(c: FinetuneConfig, model: ModelConfig) -> None:
     wanted = "0 (the model stays as it is) or more"
     require(c.num_steps >= 0, "finetune.num_steps", wanted, c.num_steps)
-    if c.base:  # it decides on the model, which finetuning/base.py then validates
+    if c.base:  # it determines the model, which finetuning/base.py validates
         if c.train_embeddings and not model.lora_rank:
             raise UserError(
-                "config.finetune.train_embeddings: without adapters all is trained;"
-                " set it to False, or model.lora_rank"
+                "config.finetune.train_embeddings: without adapters all parameters"
+                " are trained; set it to False, or set model.lora_rank"
             )
         return
     for name, value in (
@@ -175,6 +177,6 @@ def _validate_finetune(c: FinetuneConfig, model: ModelConfig) -> None:
     ):
         if value:
             raise UserError(
-                f"config.{name}: {value} is for a run that starts from another; name"
-                " that one in config.finetune.base"
+                f"config.{name}: {value} applies only to fine-tuning; set"
+                " config.finetune.base to the run to start from"
             )

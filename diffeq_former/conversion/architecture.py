@@ -1,4 +1,4 @@
-"""How a family of Hugging Face models lays out the parameters that we have."""
+"""Mapping between our parameters and the tensors of a family of Hugging Face models."""
 
 import dataclasses
 import math
@@ -13,47 +13,50 @@ from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.training.state import parameter_shapes
 
-Path = tuple[str, ...]  # of a parameter in our tree
+Path = tuple[str, ...]  # path of a parameter in our tree
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a parameter lies: under one key, or `by_layer` under one for each layer."""
+class TensorSpec:
+    """The tensors that hold a parameter: one, or one per layer if `by_layer`."""
 
     keys: tuple[str, ...]
-    shape: tuple[int, ...]  # of the tensor under each key
+    shape: tuple[int, ...]  # shape of the tensor under each key
     by_layer: bool = False
-    transposed: bool = False  # a linear map [outputs, inputs]; ours have inputs first
+    transposed: bool = False  # stored as [outputs, inputs]; ours have inputs first
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A family of models, as config.json and the keys of the tensors have it."""
+    """A family of Hugging Face models: its config.json and its tensors."""
 
     model_type: str
     class_name: str
-    # (config, path and shape of a parameter of ours) -> where it lies
-    place: Callable[[ModelConfig, Path, tuple[int, ...]], Place]
-    # The model of a config.json; raises UserError for what ours has not.
+    # (config, path and shape of a parameter of ours) -> the tensors that hold it
+    tensor_spec: Callable[[ModelConfig, Path, tuple[int, ...]], TensorSpec]
+    # config.json -> our config; raises UserError for unsupported models.
     read_config: Callable[[Mapping], ModelConfig]
     write_config: Callable[[ModelConfig], dict]
-    prefix: str = ""  # of most keys, which files of the bare model leave out
-    ignored: str = r"(?!)"  # the pattern of keys that are no parameters
-    may_repeat: tuple[str, str] = ("", "")  # the first key's tensor may be the second's
+    prefix: str = ""  # prefix of most keys, absent in files of the bare model
+    ignored: str = r"(?!)"  # pattern of keys that are not parameters
+    may_repeat: tuple[str, str] = (
+        "",
+        "",
+    )  # the first key may hold a copy of the second
 
 
 def to_tensors(a: Architecture, c: ModelConfig, params: dict) -> dict[str, np.ndarray]:
-    """Their tensors by key, from our parameters."""
+    """Return the Hugging Face tensors by key, from our parameters."""
     flat, tensors = flatten_dict(params), {}
-    for path, place in _places(a, c).items():
+    for path, spec in _tensor_specs(a, c).items():
         array = np.asarray(flat[path])
         for key, part in zip(
-            place.keys, array if place.by_layer else [array], strict=True
+            spec.keys, array if spec.by_layer else [array], strict=True
         ):
             tensors[key] = (
-                part.reshape(place.shape[::-1]).T
-                if place.transposed
-                else part.reshape(place.shape)
+                part.reshape(spec.shape[::-1]).T
+                if spec.transposed
+                else part.reshape(spec.shape)
             )
     return tensors
 
@@ -64,88 +67,95 @@ def to_params(
     keys: Iterable[str],
     read: Callable[[str], np.ndarray],
 ) -> dict:
-    """Our parameters, float32, from the tensors that `read` gives for the keys.
+    """Return our parameters, float32, from Hugging Face tensors.
+
+    Args:
+      a: The family of the model.
+      c: The config of the model.
+      keys: The keys of all tensors.
+      read: Returns the tensor of a key.
 
     Raises:
-      UserError: for a tensor that is missing, of another shape, or unknown.
+      UserError: If a tensor is missing, has the wrong shape, or is unknown.
     """
-    names = {_in_full(a, key): key for key in keys}
+    names = {_full_key(a, key): key for key in keys}
 
-    def take(key: str, place: Place) -> np.ndarray:
+    def take(key: str, spec: TensorSpec) -> np.ndarray:
         if key not in names:
             raise UserError(f"the tensor {key} of a {a.model_type} is missing")
         tensor = read(names[key])
-        if tensor.shape != place.shape:
+        if tensor.shape != spec.shape:
             raise UserError(
-                f"the tensor {key} has the shape {list(tensor.shape)}, where"
-                f" config.json asks for {list(place.shape)}"
+                f"the tensor {key} has the shape {list(tensor.shape)}, but config.json"
+                f" requires {list(spec.shape)}"
             )
-        return tensor.T if place.transposed else tensor
+        return tensor.T if spec.transposed else tensor
 
     params, shapes = {}, flatten_dict(parameter_shapes(c))
-    places = _places(a, c)
-    for path, place in places.items():
-        parts = [take(key, place) for key in place.keys]
-        array = np.stack(parts) if place.by_layer else parts[0]
+    specs = _tensor_specs(a, c)
+    for path, spec in specs.items():
+        parts = [take(key, spec) for key in spec.keys]
+        array = np.stack(parts) if spec.by_layer else parts[0]
         params[path] = array.reshape(shapes[path].shape).astype(np.float32)
-    known = {key for place in places.values() for key in place.keys}
-    _check_rest(a, names, known, read)
+    known = {key for spec in specs.values() for key in spec.keys}
+    _check_unused(a, names, known, read)
     return unflatten_dict(params)
 
 
 def by_layer(
     layer: str, units: Mapping[str, str], ends: Mapping[Path, str], outputs_first: bool
-) -> Callable[[ModelConfig, Path, tuple[int, ...]], Place]:
-    """`Architecture.place` of a family with tensors of their own for each layer.
+) -> Callable[[ModelConfig, Path, tuple[int, ...]], TensorSpec]:
+    """Return `Architecture.tensor_spec` for a family that stores layers separately.
 
     Args:
-      layer: The beginning of the keys, with {} for the layer's number.
-      units: Our unit -> its module in a layer.
-      ends: The path of a parameter outside of the layers -> its key.
-      outputs_first: Whether linear maps of the layers are [outputs, inputs].
+      layer: Prefix of the keys of a layer, with {} for its index.
+      units: Our names of linear layers and norms -> modules within a layer.
+      ends: Paths of the parameters outside of the layers -> keys.
+      outputs_first: Whether the layers' linear maps are stored as [outputs, inputs].
     """
 
-    def place(c: ModelConfig, path: Path, shape: tuple[int, ...]) -> Place:
+    def tensor_spec(c: ModelConfig, path: Path, shape: tuple[int, ...]) -> TensorSpec:
         if path == ("head", "kernel"):
-            return Place((ends[path],), shape[::-1], transposed=True)
+            return TensorSpec((ends[path],), shape[::-1], transposed=True)
         if path[0] != "weights":
-            return Place((ends[path],), shape)
+            return TensorSpec((ends[path],), shape)
         _, unit, name = path
         weight = "weight" if name in ("kernel", "scale") else "bias"
         stem = f"{layer}.{units[unit]}.{weight}"
         keys = tuple(stem.format(i) for i in range(c.num_layers))
         if name != "kernel":
-            return Place(keys, (math.prod(shape[1:]),), by_layer=True)
+            return TensorSpec(keys, (math.prod(shape[1:]),), by_layer=True)
         linear = BLOCKS[c.block].units(c)[unit]
         ends_at = linear.num_inputs
         sizes = math.prod(linear.kernel[:ends_at]), math.prod(linear.kernel[ends_at:])
         if outputs_first:
-            return Place(keys, sizes[::-1], by_layer=True, transposed=True)
-        return Place(keys, sizes, by_layer=True)
+            return TensorSpec(keys, sizes[::-1], by_layer=True, transposed=True)
+        return TensorSpec(keys, sizes, by_layer=True)
 
-    return place
+    return tensor_spec
 
 
-def _places(a: Architecture, c: ModelConfig) -> dict[Path, Place]:
+def _tensor_specs(a: Architecture, c: ModelConfig) -> dict[Path, TensorSpec]:
     shapes = flatten_dict(parameter_shapes(c))
-    return {path: a.place(c, path, x.shape) for path, x in shapes.items()}
+    return {path: a.tensor_spec(c, path, x.shape) for path, x in shapes.items()}
 
 
-def _in_full(a: Architecture, key: str) -> str:
-    whole = key.startswith(a.prefix) or key == a.may_repeat[0]
-    return key if whole else a.prefix + key
+def _full_key(a: Architecture, key: str) -> str:
+    """Add the prefix that files of the bare model leave out."""
+    complete = key.startswith(a.prefix) or key == a.may_repeat[0]
+    return key if complete else a.prefix + key
 
 
-def _check_rest(a: Architecture, names: Mapping, known: set, read: Callable) -> None:
-    """Whether all other tensors say nothing of their own."""
-    again, other = a.may_repeat
+def _check_unused(a: Architecture, names: Mapping, known: set, read: Callable) -> None:
+    """Check that the tensors that were not used are ignorable or copies of others."""
+    copy, original = a.may_repeat
     for key in sorted(names.keys() - known):
         if re.fullmatch(a.ignored, key):
             continue
-        if key != again:
-            raise UserError(f"the tensor {key} is none of a {a.model_type}")
-        if not np.array_equal(read(names[key]), read(names[other])):
+        if key != copy:
+            raise UserError(f"the tensor {key} does not belong to a {a.model_type}")
+        if not np.array_equal(read(names[key]), read(names[original])):
             raise UserError(
-                f"the tensors {again} and {other} differ, where config.json has one"
-                f" for both; set tie_word_embeddings to false if this is a llama"
+                f"the tensors {copy} and {original} differ, but config.json ties them;"
+                " set tie_word_embeddings to false if this is a llama"
             )

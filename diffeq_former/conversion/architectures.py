@@ -1,4 +1,4 @@
-"""The families of Hugging Face models that ours become, and come from."""
+"""The supported families of Hugging Face models."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,30 +12,32 @@ from diffeq_former.conversion.llama import LLAMA
 from diffeq_former.errors import UserError
 
 ARCHITECTURES = {a.model_type: a for a in (GPT2, LLAMA, OWN)}
-_TWINS = {"gpt": GPT2, "llama": LLAMA}
+_EQUIVALENTS = {"gpt": GPT2, "llama": LLAMA}
 
 
 def of_model(c: ModelConfig) -> Architecture:
-    """The twin of a layer_table in transformers, or, where there is none, our own.
+    """Return the family that a layer_table is exported to.
+
+    This is GPT-2 or Llama for a model that transformers itself can compute, else `OWN`.
 
     Raises:
-      UserError: if it is stabilised in a way that neither knows.
+      UserError: If the model has stabilisers, which no family supports.
     """
     if c.stabilisers != Stabilisers():
         raise UserError(
             "a model with model.stabilisers.residual"
             f" {c.stabilisers.residual:g} and norm {c.stabilisers.norm} has no Hugging"
-            " Face form: those have residual 1 and norm pre; use such a run"
+            " Face equivalent; export a run with residual 1 and norm pre"
         )
-    has_twin = c.solver == "lie_trotter" and not c.chain_norms
-    return _TWINS[c.block] if has_twin else OWN
+    in_transformers = c.solver == "lie_trotter" and not c.chain_norms
+    return _EQUIVALENTS[c.block] if in_transformers else OWN
 
 
 def of_config(given: Mapping) -> Architecture:
-    """The family that a config.json names.
+    """Return the family that a config.json names.
 
     Raises:
-      UserError: if it is another one, or not a language model.
+      UserError: If the family is not supported, or the model is not a language model.
     """
     known = ", ".join(a.class_name for a in ARCHITECTURES.values())
     kind, classes = given.get("model_type"), given.get("architectures") or []
@@ -48,10 +50,12 @@ def of_config(given: Mapping) -> Architecture:
 
 
 def read_model(a: Architecture, given: Mapping) -> ModelConfig:
-    """The layer_table of a config.json, checked; it computes in the type it names.
+    """Return the resolved layer_table that a config.json describes.
+
+    Its dtype is float32 if the tensors are stored in float32, else bfloat16.
 
     Raises:
-      UserError: for what our model has not.
+      UserError: If the model is not supported.
     """
     stored = given.get("dtype") or given.get("torch_dtype") or "float32"
     model = dataclasses.replace(

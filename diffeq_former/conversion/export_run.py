@@ -1,5 +1,4 @@
-"""From a run to a Hugging Face folder, which is read again before it is done.
-
+"""Export of a run to a Hugging Face folder, verified by reading it back.
 B batch, L length, V vocabulary.
 """
 
@@ -28,53 +27,56 @@ from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import with_step_lengths
 from diffeq_former.training import run_directory, state
 
-# How far logits may be from the run's, relative to the largest: in float32 by rounding
-# of what is computed, in bfloat16 by that of the weights to 8 bits.
+# Maximum difference of the logits from the run's, relative to the largest logit. In
+# float32 it is due to rounding in the computation, in bfloat16 to that of the weights.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}
 _TOKENS_COMPARED = (2, 64)
 
 
 class Exported(NamedTuple):
+    """Summary of an export."""
+
     architecture: Architecture
     num_layers: int
-    difference: float  # of the logits, relative to the largest
+    difference: float  # largest difference of the logits, relative to the largest logit
 
 
 def export_run(
     workdir: Path, output: Path, mesh: Mesh, dtype: str, num_steps: int | None = None
 ) -> Exported:
-    """Writes a run's latest checkpoint as a folder that `transformers` loads.
+    """Write a run's latest checkpoint as a folder that `transformers` loads.
 
     Args:
       workdir: The run's folder.
-      output: The new folder, which must not exist. It is complete or not there.
-      mesh: Where arrays lie meanwhile.
-      dtype: Of the tensors, float32 or bfloat16.
-      num_steps: Layers into which a continuous model is cut; None: its own steps.
+      output: The new folder, which must not exist; written atomically.
+      mesh: Mesh on which the arrays are computed.
+      dtype: Type of the tensors, float32 or bfloat16.
+      num_steps: Number of layers to discretise a continuous model into; None: its own
+        number of steps.
 
     Raises:
-      UserError: for a run that cannot be read or cut, or has adapters, or if the
-        folder, read again, does not compute what the run does; then it is not left
-        behind.
+      UserError: If the run cannot be read or discretised or has adapters, or if the
+        exported model, read back, does not compute the logits of the run; the folder
+        is then removed.
     """
-    own = run_directory.read_config(workdir).model
-    check_is_merged(own, workdir)
-    continuous = own.weights != "layer_table" or num_steps is not None
-    num_steps = own.num_layers if num_steps is None else num_steps
-    model = discrete_model(own, num_steps) if continuous else own
+    source = run_directory.read_config(workdir).model
+    check_is_merged(source, workdir)
+    continuous = source.weights != "layer_table" or num_steps is not None
+    num_steps = source.num_layers if num_steps is None else num_steps
+    model = discrete_model(source, num_steps) if continuous else source
     architecture = of_model(model)
     with complete_or_nothing(output) as folder:
         run = run_directory.load(workdir, mesh)
         params = run.params
         if continuous:
-            cut = jax.jit(lambda params: discrete_params(own, params, num_steps))
-            params = on_mesh(mesh, cut)(params)
+            discretise = jax.jit(lambda p: discrete_params(source, p, num_steps))
+            params = on_mesh(mesh, discretise)(params)
         if architecture is OWN:
             shutil.copyfile(CODE, folder / CODE.name)
         elif model.step_size != 1:
             model, params = fold_step(model, params)
-        kept = workdir / run_directory.TOKENIZER
-        ids = hf_tokenizer.write(run.tokenizer, kept, model.max_len, folder)
+        tokenizer_folder = workdir / run_directory.TOKENIZER
+        ids = hf_tokenizer.write(run.tokenizer, tokenizer_folder, model.max_len, folder)
         config = {
             "architectures": [architecture.class_name],
             "model_type": architecture.model_type,
@@ -87,28 +89,31 @@ def export_run(
         difference = _compare(folder, run, num_steps, mesh)
         if not difference <= TOLERANCES[dtype]:
             raise UserError(
-                f"{output} was not kept: read again, its logits differ by"
-                f" {difference:.1e} of the largest, where {TOLERANCES[dtype]:.0e} is"
-                f" what {dtype} explains"
+                f"{output} was discarded: read back, its logits differ from the run's"
+                f" by {difference:.1e} of the largest, more than the"
+                f" {TOLERANCES[dtype]:.0e} that rounding to {dtype} explains"
             )
     return Exported(architecture, num_steps, difference)
 
 
 def fold_step(c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]:
-    """The same layer_table in steps of length 1, as transformers' models have them."""
+    """Return the same layer_table with step size 1, as transformers requires."""
     units = BLOCKS[c.block].units(c)
     weights = with_step_lengths(units, params["weights"], c.step_size)
     return dataclasses.replace(c, horizon=0.0), params | {"weights": weights}
 
 
 def _compare(path: Path, run, num_steps: int, mesh: Mesh) -> float:
-    """The largest difference of logits of run and folder, relative to the largest."""
+    """Return the largest difference of the logits of folder and run on random tokens.
+
+    It is relative to the run's largest logit.
+    """
     B, L = _TOKENS_COMPARED
     folder = hf_folder.HFFolder(path)
     model = import_run.model_of(folder)
     config = dataclasses.replace(run.config, model=model)
-    there = state.shardings(config, mesh).params
-    params = jax.device_put(import_run.params_of(folder, model), there)
+    shardings = state.shardings(config, mesh).params
+    params = jax.device_put(import_run.params_of(folder, model), shardings)
     shape = (B, min(L, model.max_len))
     tokens_BL = np.random.default_rng(0).integers(0, model.vocab_size, shape)
     expected = _logits(run.config.at_depth(num_steps), run.params, tokens_BL, mesh)
@@ -117,19 +122,19 @@ def _compare(path: Path, run, num_steps: int, mesh: Mesh) -> float:
 
 
 def _logits(config: Config, params: dict, tokens_BL, mesh: Mesh) -> np.ndarray:
-    """[B, L, V], computed in float32."""
+    """Compute logits [B, L, V] in float32."""
     exact = dataclasses.replace(
         config.model.for_inference(),
         dtype="float32",
         attention_implementation="xla",
         document_masking=False,
     )
-    apply = _program(exact, mesh)
+    apply = _compile(exact, mesh)
     with jax.default_matmul_precision("highest"):
         return np.asarray(apply(params, tokens_BL))
 
 
-@functools.lru_cache(maxsize=1)  # run and folder are the same model often enough
-def _program(c: ModelConfig, mesh: Mesh):
+@functools.lru_cache(maxsize=1)  # run and folder often have the same model config
+def _compile(c: ModelConfig, mesh: Mesh):
     model = Transformer(c)
     return on_mesh(mesh, jax.jit(lambda p, x: model.apply({"params": p}, x)))

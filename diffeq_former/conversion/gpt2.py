@@ -1,4 +1,4 @@
-"""GPT-2 as `GPT2LMHeadModel` stores it. Its linear maps are [inputs, outputs]."""
+"""GPT-2 in the format of `GPT2LMHeadModel`. Linear maps are [inputs, outputs]."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ _ENDS = {
 
 
 def _read_config(given: Mapping) -> ModelConfig:
-    # Two names of GELU by the hyperbolic tangent.
+    # Two names of GELU in its tanh approximation.
     expect(given, "activation_function", "gelu_new", "gelu_pytorch_tanh")
     expect(given, "scale_attn_weights", True)
     expect(given, "scale_attn_by_inverse_layer_idx", False)
@@ -64,10 +64,10 @@ def _write_config(c: ModelConfig) -> dict:
 GPT2 = Architecture(
     model_type="gpt2",
     class_name="GPT2LMHeadModel",
-    place=by_layer("transformer.h.{}", _UNITS, _ENDS, outputs_first=False),
+    tensor_spec=by_layer("transformer.h.{}", _UNITS, _ENDS, outputs_first=False),
     read_config=_read_config,
     write_config=_write_config,
     prefix="transformer.",
-    ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",  # old files' causal masks
+    ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",  # causal masks in old files
     may_repeat=("lm_head.weight", _TOKENS),
 )

@@ -1,4 +1,4 @@
-"""A folder of a Hugging Face model: config.json, and tensors as safetensors."""
+"""Reading and writing of Hugging Face model folders: config.json and safetensors."""
 
 import contextlib
 import json
@@ -19,21 +19,21 @@ CONFIG, WEIGHTS, INDEX = (
     "model.safetensors.index.json",
 )
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-SHARD_BYTES = 5 * 10**9  # as transformers cuts them
+SHARD_BYTES = 5 * 10**9  # maximum size of a file
 _READABLE = ("F32", "F16", "BF16")
 
 
 class HFFolder:
-    """What is read of a folder; nothing in it is run or unpickled.
+    """A model folder that is read; no code in it is run and nothing is unpickled.
 
     Raises:
-      UserError: if it is no such folder, or a file is missing or damaged.
+      UserError: If it is not a model folder, or a file is missing or damaged.
     """
 
     def __init__(self, path: Path):
         self.path = path
         if not (path / CONFIG).is_file():
-            raise UserError(f"{path} is no Hugging Face model: it has no {CONFIG}")
+            raise UserError(f"{path} is not a Hugging Face model: it has no {CONFIG}")
         self.config = read_json(path / CONFIG)
         self._files = self._find_tensors()
 
@@ -42,7 +42,7 @@ class HFFolder:
         return list(self._files)
 
     def read(self, key: str) -> np.ndarray:
-        """The tensor, float32."""
+        """Return a tensor, converted to float32."""
         path = self._files[key]
         with _opened(path) as file:
             if (dtype := file.get_slice(key).get_dtype()) not in _READABLE:
@@ -53,18 +53,18 @@ class HFFolder:
             return file.get_tensor(key).astype(np.float32)
 
     def _find_tensors(self) -> dict[str, Path]:
-        """The file of each key."""
+        """Return the file of each key."""
         if (path := self.path / WEIGHTS).is_file():
             return dict.fromkeys(_keys_of(path), path)
         if not (path := self.path / INDEX).is_file():
             pickles = sorted(self.path.glob("*.bin"))
-            said = (
+            hint = (
                 f" ({pickles[0].name} is a pickle, which is not read)"
                 if pickles
                 else ""
             )
             raise UserError(
-                f"{self.path} has neither {WEIGHTS} nor {INDEX}{said}: save the model"
+                f"{self.path} has neither {WEIGHTS} nor {INDEX}{hint}: save the model"
                 " with transformers' save_pretrained"
             )
         shards = read_json(path).get("weight_map")
@@ -74,7 +74,7 @@ class HFFolder:
         for name in sorted(set(shards.values())):
             shard = self.path / name
             if not shard.is_file():
-                raise UserError(f"{shard} is missing, which {INDEX} names")
+                raise UserError(f"{shard} is missing, but {INDEX} refers to it")
             found |= dict.fromkeys(_keys_of(shard), shard)
         for key, name in shards.items():
             if found.get(key) != self.path / name:
@@ -89,9 +89,9 @@ def write(
     dtype: str,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Writes config.json and the tensors, in files of at most `shard_bytes`.
+    """Write config.json and the tensors, in files of at most `shard_bytes`.
 
-    A larger tensor has a file to itself.
+    A larger tensor gets a file of its own.
     """
     item = np.dtype(DTYPES[dtype]).itemsize
     sizes = {key: math.prod(tensor.shape) * item for key, tensor in tensors.items()}
@@ -111,6 +111,7 @@ def write(
 
 
 def read_json(path: Path) -> dict:
+    """Read a JSON object; raise UserError if the file is missing or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -125,15 +126,15 @@ def write_json(path: Path, value: dict) -> None:
 
 
 def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
-    """The keys in order, in lots of at most so many bytes."""
-    lots, filled = [], math.inf
+    """Split the keys, in order, into shards of at most `most` bytes."""
+    shards, filled = [], math.inf
     for key, size in sizes.items():
         if filled + size > most:
-            lots.append([])
+            shards.append([])
             filled = 0
-        lots[-1].append(key)
+        shards[-1].append(key)
         filled += size
-    return lots
+    return shards
 
 
 def _keys_of(path: Path) -> list[str]:

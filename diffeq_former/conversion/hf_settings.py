@@ -1,4 +1,4 @@
-"""Reads the settings of a config.json of a Hugging Face model."""
+"""Validation of the settings in a Hugging Face model's config.json."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from diffeq_former.errors import UserError
 
 
 def size(given: Mapping, name: str) -> int:
-    """A setting that must be there: a number of 1 or more."""
+    """Return a required setting, which must be a positive integer."""
     value = given.get(name)
     if type(value) is not int or value < 1:
         raise UserError(f"{name}: expected a number of 1 or more, got {value!r}")
@@ -14,8 +14,8 @@ def size(given: Mapping, name: str) -> int:
 
 
 def expect(given: Mapping, name: str, *values) -> None:
-    """Raises UserError unless the setting has one of the values, or is not there."""
+    """Raise UserError unless the setting is absent or has one of the values."""
     value = given.get(name, values[0])
     if value not in values:
-        wanted = " or ".join(map(repr, values))
-        raise UserError(f"{name}: our model has only {wanted}, got {value!r}")
+        supported = " or ".join(map(repr, values))
+        raise UserError(f"{name}: only {supported} is supported, got {value!r}")

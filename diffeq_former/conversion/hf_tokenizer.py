@@ -1,7 +1,7 @@
-"""The tokenizer files of a Hugging Face folder, both ways.
+"""Import and export of the tokenizer files of a Hugging Face folder.
 
-A run that comes from such a folder keeps, beside its tokenizer, what else the folder
-says of text: special tokens and how to generate. An export gives them back.
+A run that was imported from such a folder keeps, next to its tokenizer, the related
+files: special tokens, chat template and generation settings. An export restores them.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from diffeq_former.errors import UserError
 
 GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_KEPT = (
+_RELATED_FILES = (
     TOKENIZER_CONFIG,
     GENERATION,
     "special_tokens_map.json",
@@ -32,10 +32,11 @@ _END_OF_TEXT = "<|endoftext|>"
 
 
 def read(folder: Path, vocab_size: int) -> Tokenizer:
-    """The tokenizer of a folder's model.
+    """Read the tokenizer of a folder.
 
     Raises:
-      UserError: if there is none that we read, or it has more tokens than the model.
+      UserError: If there is no tokenizer in a supported format, or it has more tokens
+        than the model.
     """
     kinds = {HFTokenizer.FILE: HFTokenizer, _SENTENCEPIECE: SentencePieceTokenizer}
     found = [name for name in kinds if (folder / name).is_file()]
@@ -57,30 +58,38 @@ def read(folder: Path, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def keep(folder: Path, config: Mapping, kept: Path) -> None:
-    """Copies what a folder says of text beside the tokenizer in `kept`."""
-    for name in _KEPT:
+def keep(folder: Path, config: Mapping, tokenizer_folder: Path) -> None:
+    """Copy the related files of a folder to the tokenizer folder of a run."""
+    for name in _RELATED_FILES:
         if (folder / name).is_file():
-            shutil.copyfile(folder / name, kept / name)
-    if not (kept / GENERATION).exists():
-        write_json(kept / GENERATION, _ids(config))
+            shutil.copyfile(folder / name, tokenizer_folder / name)
+    if not (tokenizer_folder / GENERATION).exists():
+        write_json(tokenizer_folder / GENERATION, _ids(config))
 
 
-def write(tokenizer: Tokenizer, kept: Path, max_len: int, folder: Path) -> dict:
-    """Writes the files of a tokenizer, and what is kept beside it in a run.
+def write(
+    tokenizer: Tokenizer, tokenizer_folder: Path, max_len: int, folder: Path
+) -> dict:
+    """Write the files of a tokenizer, and the related files that a run has kept.
+
+    Args:
+      tokenizer: The tokenizer.
+      tokenizer_folder: The tokenizer folder of the run.
+      max_len: Maximum sequence length of the model.
+      folder: The folder to write to.
 
     Returns:
       The ids of special tokens, for config.json.
     """
-    for name in _KEPT:
-        if (kept / name).is_file():
-            shutil.copyfile(kept / name, folder / name)
+    for name in _RELATED_FILES:
+        if (tokenizer_folder / name).is_file():
+            shutil.copyfile(tokenizer_folder / name, folder / name)
     if not (folder / GENERATION).exists():
         ends = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
         write_json(folder / GENERATION, ends)
-    described = _write_model(tokenizer, folder)
+    config = _write_model(tokenizer, folder)
     if not (folder / TOKENIZER_CONFIG).exists():
-        write_json(folder / TOKENIZER_CONFIG, described | {"model_max_length": max_len})
+        write_json(folder / TOKENIZER_CONFIG, config | {"model_max_length": max_len})
     return _ids(read_json(folder / GENERATION))
 
 
@@ -89,10 +98,10 @@ def _ids(given: Mapping) -> dict:
 
 
 def _write_model(tokenizer: Tokenizer, folder: Path) -> dict:
-    """Writes the file; returns what tokenizer_config.json says of it."""
+    """Write the tokenizer model; return the contents of tokenizer_config.json."""
     if isinstance(tokenizer, SentencePieceTokenizer):
         (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
-        return _described_pieces(tokenizer)
+        return _sentencepiece_config(tokenizer)
     model = tokenizer.model
     if isinstance(tokenizer, ByteTokenizer):
         model = byte_tokenizer_json().encode()
@@ -108,7 +117,7 @@ def _write_model(tokenizer: Tokenizer, folder: Path) -> dict:
     }
 
 
-def _described_pieces(tokenizer: SentencePieceTokenizer) -> dict:
+def _sentencepiece_config(tokenizer: SentencePieceTokenizer) -> dict:
     from sentencepiece import SentencePieceProcessor
 
     pieces = SentencePieceProcessor(model_proto=tokenizer.model)
@@ -125,21 +134,24 @@ def _described_pieces(tokenizer: SentencePieceTokenizer) -> dict:
 
 
 def byte_tokenizer_json() -> str:
-    """`ByteTokenizer` as a tokenizer.json: byte b is token b, the end of text 256."""
+    """Return a tokenizer.json for `ByteTokenizer`: byte b is token b, eot is 256."""
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
-    made = Backend(models.BPE({c: b for b, c in enumerate(_byte_letters())}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(
+    tokenizer = Backend(models.BPE({c: b for b, c in enumerate(_byte_letters())}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=False, use_regex=False
     )
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(_END_OF_TEXT, special=True)])
-    return made.to_str()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(_END_OF_TEXT, special=True)])
+    return tokenizer.to_str()
 
 
 def _byte_letters() -> list[str]:
-    """GPT-2's letter for each byte: its own if it prints, else one from 256 on."""
-    own = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    """Return GPT-2's character for each byte.
+
+    A printable byte stands for itself; the others get the characters starting at 256.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
-    return [chr(b if b in own else next(others)) for b in range(256)]
+    return [chr(b if b in printable else next(others)) for b in range(256)]

@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to a run at its step 0."""
+"""Import of a Hugging Face folder as a run at step 0."""
 
 import contextlib
 import dataclasses
@@ -19,13 +19,13 @@ from diffeq_former.training.checkpoint import Checkpoints
 
 
 def model_of(folder: HFFolder) -> ModelConfig:
-    """The layer_table that a folder's config.json describes."""
+    """Return the layer_table that a folder's config.json describes."""
     with _named(folder.path / CONFIG):
         return read_model(of_config(folder.config), folder.config)
 
 
 def params_of(folder: HFFolder, model: ModelConfig) -> dict:
-    """The parameters of the layer_table, float32, on the host."""
+    """Read the parameters of the layer_table, float32, on the host."""
     architecture = of_config(folder.config)
     with _named(folder.path):
         return to_params(architecture, model, folder.keys, folder.read)
@@ -38,21 +38,22 @@ def import_run(
     mesh: Mesh,
     time_embed_dim: int | None = None,
 ) -> tuple[Config, dict[str, float]]:
-    """Writes a run at its step 0 whose model is that of a Hugging Face folder.
+    """Write the model of a Hugging Face folder as a run at step 0.
 
     Args:
-      path: The folder.
-      output: The new run's folder, which must not exist. It is complete or not there.
-      mesh_config: The new run's own mesh.
-      mesh: That mesh.
-      time_embed_dim: E of the hypernetwork that it becomes, 0: as many as layers; None:
-        it stays a layer_table.
+      path: The Hugging Face folder.
+      output: The folder of the run, which must not exist; written atomically.
+      mesh_config: The mesh config of the run.
+      mesh: The mesh of that config.
+      time_embed_dim: Size E of the time embedding of the hypernetwork that is fitted
+        to the model; 0: the number of layers; None: keep a layer_table.
 
     Returns:
-      The new run's config, and, of a hypernetwork, the relative error of each unit.
+      The config of the run, and for a hypernetwork the relative error of the weights of
+      each linear layer and norm.
 
     Raises:
-      UserError: for a folder that cannot be read, or a model that ours is not.
+      UserError: If the folder cannot be read, or the model is not supported.
     """
     folder, errors = HFFolder(path), {}
     model = model_of(folder)
@@ -75,7 +76,7 @@ def import_run(
 
 @contextlib.contextmanager
 def _named(path: Path):
-    """Says in a UserError which file or folder it is about."""
+    """Prefix the message of a UserError with the file or folder it is about."""
     try:
         yield
     except UserError as error:

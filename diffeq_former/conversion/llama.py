@@ -1,6 +1,6 @@
-"""Llama as `LlamaForCausalLM` stores it. Its linear maps are [outputs, inputs].
+"""Llama in the format of `LlamaForCausalLM`. Linear maps are [outputs, inputs].
 
-Its rotary positions rotate halves, as ours do, so no row changes its place.
+Its rotary embedding rotates halves, as ours does, so no permutation is needed.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _ENDS = {
     ("final_norm", "scale"): "model.norm.weight",
     ("head", "kernel"): _HEAD,
 }
-# Our setting -> theirs, for each way to scale rotary positions.
+# For each kind of RoPE scaling: our fields -> their settings.
 _SCALINGS = {
     "none": {},
     "linear": {"rope_factor": "factor"},
@@ -63,21 +63,21 @@ def _read_config(given: Mapping) -> ModelConfig:
 
 
 def _read_rope(given: Mapping) -> dict:
-    """Of `rope_parameters`, or of the older `rope_theta` and `rope_scaling`."""
+    """Read `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
     rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     kind = "none" if kind == "default" else kind
     if kind not in _SCALINGS:
         known = ", ".join(_SCALINGS)
-        raise UserError(f"rope_scaling: our model has only {known}, got {kind!r}")
+        raise UserError(f"rope_scaling: expected one of {known}, got {kind!r}")
     expect({**given, **rope}, "partial_rotary_factor", 1.0, None)
     base = rope.get("rope_theta", given.get("rope_theta", 10000.0))
-    made = {"rope_base": base, "rope_scaling": kind}
+    fields = {"rope_base": base, "rope_scaling": kind}
     for ours, theirs in _SCALINGS[kind].items():
         if theirs not in rope:
             raise UserError(f"rope_scaling: {kind} needs {theirs}")
-        made[ours] = rope[theirs]
-    return made
+        fields[ours] = rope[theirs]
+    return fields
 
 
 def _write_config(c: ModelConfig) -> dict:
@@ -107,7 +107,7 @@ def _write_config(c: ModelConfig) -> dict:
 LLAMA = Architecture(
     model_type="llama",
     class_name="LlamaForCausalLM",
-    place=by_layer("model.layers.{}", _UNITS, _ENDS, outputs_first=True),
+    tensor_spec=by_layer("model.layers.{}", _UNITS, _ENDS, outputs_first=True),
     read_config=_read_config,
     write_config=_write_config,
     prefix="model.",

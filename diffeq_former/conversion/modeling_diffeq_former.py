@@ -1,13 +1,15 @@
-"""A transformer in steps over depth that are not GPT-2's or Llama's, for transformers.
+"""Transformers model for a DiffEqFormer: a transformer whose layers are solver steps.
 
-Needs PyTorch and transformers, not JAX, and no other file of code. Load the folder it
-lies in with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`.
+Requires PyTorch and transformers, not JAX, and no other file of code. Load its folder
+with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`.
 
-With `euler` a step adds both terms of the field at once, x + h (attention(x) +
-feed_forward(x)) (Tong et al. 2025, arXiv 2503.01329); `strang` takes half of the
-feed-forward before and half after the attention.
+With the solver `euler`, a step adds both terms at once, x + h (attention(x) +
+feed_forward(x)) (Tong et al. 2025, arXiv 2503.01329); `strang` applies half a
+feed-forward step before and half after the attention step; `lie_trotter` applies the
+attention step and then the feed-forward step.
 
-B batch, L length, D model, N heads, K key-value heads, H head, h half of it.
+B batch, L length, S length including cached tokens, D model, N heads, K key-value
+heads, H head size, h half the head size.
 """
 
 import math
@@ -18,11 +20,11 @@ from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-_RELEASED_EPS = 1e-6  # of the norms of a llama with `chain_norms`
+_RELEASED_EPS = 1e-6  # epsilon of the layers' norms with `chain_norms`
 
 
 class DiffEqFormerConfig(PretrainedConfig):
-    """What config.json says; it says all."""
+    """Model config; config.json has a value for every field."""
 
     model_type = "diffeq_former"
     attribute_map = {
@@ -36,6 +38,8 @@ class DiffEqFormerConfig(PretrainedConfig):
 
 
 class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
+    """Decoder language model with a weight table of one entry per solver step."""
+
     config_class = DiffEqFormerConfig
 
     def __init__(self, config: DiffEqFormerConfig):
@@ -63,22 +67,22 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         **kwargs,
     ) -> CausalLMOutputWithPast:
-        """Logits of the tokens after the given ones.
+        """Compute next-token logits [B, L, V].
 
         Args:
           input_ids: Tokens [B, L].
-          attention_mask: [B, S], 0 for padding; S counts what is cached as well.
-          position_ids: [B, L]; else tokens are counted, those of padding not.
-          past_key_values: Keys and values of the tokens before.
+          attention_mask: 0 for padding, [B, S]; includes cached tokens.
+          position_ids: Positions [B, L]; by default tokens are counted without padding.
+          past_key_values: Keys and values of the preceding tokens.
           use_cache: Whether to return keys and values.
-          logits_to_keep: Of how many of the last tokens; 0: of all.
-          kwargs: What generation passes besides is not used.
+          logits_to_keep: Number of last tokens to compute logits for; 0: all.
+          **kwargs: Ignored; generation passes further arguments.
         """
         c = self.config
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        position_BL, mask_BLS = _places(input_ids, attention_mask, past)
+        position_BL, mask_BLS = _positions_and_mask(input_ids, attention_mask, past)
         if position_ids is not None:
             position_BL = position_ids
         x_BLD = self.embedding["token"][input_ids]
@@ -94,7 +98,7 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def _step(self, k: int, x_BLD, position_BL, mask_BLS, cache) -> Tensor:
-        """One step of the solver, with the weights of layer k."""
+        """Take solver step k, with the weights of layer k."""
         h = self.config.horizon / self.config.num_layers
         w = {
             name: {n: p[k] for n, p in unit.items()}
@@ -155,7 +159,7 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def _normalise(self, w, x: Tensor, eps: float | None = None) -> Tensor:
-        """LayerNorm of the gpt block, RMSNorm of the llama block; in float32."""
+        """Apply LayerNorm (gpt block) or RMSNorm (llama block), in float32."""
         c, y = self.config, x.float()
         if c.block == "gpt":
             y = y - y.mean(-1, keepdim=True)
@@ -165,7 +169,7 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def _units(c: DiffEqFormerConfig) -> dict[str, nn.ParameterDict]:
-    """The weights of all layers, with layers as their first axis."""
+    """Return the weights of all layers, stacked along a leading axis."""
     L, D, N, K, F = c.num_layers, c.d_model, c.num_heads, c.num_kv_heads, c.d_ff
     H, gpt = D // N, c.block == "gpt"
     shift = gpt or c.chain_norms
@@ -206,8 +210,8 @@ def _linear(w: dict, x: Tensor, num_inputs: int = 1) -> Tensor:
     return y + w["bias"] if "bias" in w else y
 
 
-def _places(tokens_BL: Tensor, padding_BS: Tensor | None, past: int):
-    """Positions [B, L], and which of the S = past + L tokens each may see [B, L, S]."""
+def _positions_and_mask(tokens_BL: Tensor, padding_BS: Tensor | None, past: int):
+    """Return positions [B, L] and the causal attention mask [B, L, S], S = past + L."""
     B, L = tokens_BL.shape
     index_S = torch.arange(past + L, device=tokens_BL.device)
     index_L = index_S[past:]
@@ -215,27 +219,28 @@ def _places(tokens_BL: Tensor, padding_BS: Tensor | None, past: int):
     if padding_BS is None:
         return index_L[None].expand(B, -1), mask_BLS
     real_BS = padding_BS.bool()
-    itself_LS = index_S[None] == index_L[:, None]  # a token of padding sees something
+    # Every token attends to itself, so that no row of the mask is empty for padding.
+    itself_LS = index_S[None] == index_L[:, None]
     position_BS = (real_BS.long().cumsum(-1) - 1).clamp(min=0)
     return position_BS[:, past:], (mask_BLS & real_BS[:, None]) | itself_LS[None]
 
 
 def _frequencies(c: DiffEqFormerConfig) -> Tensor:
-    """Of the rotary positions: radians a position, [h]."""
+    """Return the RoPE frequencies [h], in radians per position."""
     half = c.d_model // c.num_heads // 2
     frequencies_h = c.rope_base ** (-torch.arange(half).float() / half)
     if c.rope_kind == "linear":
         return frequencies_h / c.rope_factor
     if c.rope_kind == "llama3":
         turns_h = c.rope_original_len * frequencies_h / (2 * math.pi)
-        kept_h = (turns_h - c.rope_low_turns) / (c.rope_high_turns - c.rope_low_turns)
-        kept_h = kept_h.clamp(0, 1)
-        return frequencies_h * (kept_h + (1 - kept_h) / c.rope_factor)
+        ramp_h = (turns_h - c.rope_low_turns) / (c.rope_high_turns - c.rope_low_turns)
+        ramp_h = ramp_h.clamp(0, 1)  # 1: keep the frequency, 0: divide it
+        return frequencies_h * (ramp_h + (1 - ramp_h) / c.rope_factor)
     return frequencies_h
 
 
 def _rotate(x_BLNH: Tensor, position_BL: Tensor, frequencies_h: Tensor) -> Tensor:
-    """Rotates the pairs (x[i], x[i + h]) by position * frequency, in float32."""
+    """Rotate the pairs (x[i], x[i + h]) by position * frequency, in float32."""
     angles_BL1h = (position_BL[..., None].float() * frequencies_h)[:, :, None]
     cos, sin = angles_BL1h.cos(), angles_BL1h.sin()
     first, second = x_BLNH.float().chunk(2, -1)

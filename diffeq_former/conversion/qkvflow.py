@@ -1,8 +1,8 @@
-"""The parameters of the paper's released code (qkvflow), as ours.
+"""Import of parameters of the paper's released code (qkvflow).
 
 The file is an npz without pickles: `meta`, a JSON string, and one array `param/PATH`
-for each parameter, with its own axis order. Linear weights are [inputs, outputs], norm
-banks are [D, E]; ours have E first.
+for each parameter, in the axis order of that code. Linear weights are [inputs,
+outputs]; norm banks are [D, E], while ours have E first.
 """
 
 import json
@@ -25,7 +25,7 @@ _TIME_MLP = {
     "kernel_2": "lin2/weight",
     "bias_2": "lin2/bias",
 }
-# Our unit -> their module, in the order of the block's units.
+# Our names of linear layers and norms -> their modules, in the order of our block.
 _UNITS = {
     "gpt": {
         "norm_1": "attn_ln",
@@ -63,14 +63,15 @@ _ENDS = {
 
 
 def load(path: str | Path) -> tuple[ModelConfig, dict]:
-    """Reads a file of the released code's parameters.
+    """Read a file of the released code's parameters.
 
     Returns:
-      The configuration that computes what the released code computes, in float32, and
-      the parameters for `Transformer(config).apply({"params": params}, tokens)`.
+      The config with which the model computes what the released code does, in float32,
+      and the parameters for `Transformer(config).apply({"params": params}, tokens)`.
 
     Raises:
-      UserError: if the file is not of this kind, or lacks a parameter.
+      UserError: If the file does not have this format, or a parameter is missing or
+        unknown.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -84,9 +85,17 @@ def load(path: str | Path) -> tuple[ModelConfig, dict]:
 
 
 def convert(kind: str, arrays: Mapping[str, np.ndarray]) -> dict:
-    """Renames and transposes arrays named by the released code's paths.
+    """Convert arrays, named by the released code's paths, to our parameter tree.
 
-    Linear in its input, so it also converts gradients.
+    The arrays are only renamed, stacked and transposed, so gradients can be converted
+    as well.
+
+    Args:
+      kind: The block, gpt or llama.
+      arrays: The arrays by path.
+
+    Raises:
+      UserError: If a parameter is missing or unknown.
     """
     unread = dict(arrays)
 
@@ -96,21 +105,21 @@ def convert(kind: str, arrays: Mapping[str, np.ndarray]) -> dict:
         except KeyError:
             raise UserError(f"{path}: this parameter of {kind} is missing") from None
 
-    ours = {key: take(path) for key, path in _ENDS[kind].items()}
+    params = {key: take(path) for key, path in _ENDS[kind].items()}
     for unit, module in _UNITS[kind].items():
         module = _BLOCK + module
         if unit.startswith("norm"):
             for name, path in _NORM.items():
-                ours["weights", unit, name] = take(f"{module}/{path}").T
+                params["weights", unit, name] = take(f"{module}/{path}").T
         else:
             for name, path in _LINEAR[kind].items():
-                ours["weights", unit, name] = take(f"{module}/{path}")
+                params["weights", unit, name] = take(f"{module}/{path}")
     for name, path in _TIME_MLP.items():
         mlps = [take(f"{_BLOCK}{module}/{path}") for module in _UNITS[kind].values()]
-        ours["weights", "time_mlp", name] = np.stack(mlps)
+        params["weights", "time_mlp", name] = np.stack(mlps)
     if unread:
         raise UserError(f"{min(unread)}: {kind} has no such parameter")
-    return unflatten_dict(ours)
+    return unflatten_dict(params)
 
 
 def _config(meta: dict) -> ModelConfig:

@@ -1,1 +1,1 @@
-"""Text to batches: sources, tokenizers, prepared datasets, the pipeline. No JAX."""
+"""From text to batches: sources, tokenizers, datasets, input pipeline. Without JAX."""

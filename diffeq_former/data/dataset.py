@@ -1,4 +1,4 @@
-"""A prepared dataset on disk: `dataset.json`, its shards, its tokenizer."""
+"""A prepared dataset on disk: its manifest `dataset.json`, shards and tokenizer."""
 
 import dataclasses
 import json
@@ -18,19 +18,19 @@ TOKENIZER = "tokenizer"
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """What a split holds. `replaced` counts the invalid bytes that became U+FFFD."""
+    """The contents of a split."""
 
-    rows: int
+    rows: int  # sequences
     tokens: int
     text_bytes: int
     documents: int
-    replaced: int
+    replaced: int  # invalid bytes that became U+FFFD
     shards: tuple[Shard, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A prepared dataset; `path` is where it lies, the rest is its `dataset.json`."""
+    """A prepared dataset: its folder `path`, and the fields of its `dataset.json`."""
 
     path: Path
     seq_len: int
@@ -44,9 +44,11 @@ class Dataset:
     splits: Mapping[str, Split]
 
     def tokenizer(self) -> tokenizers.Tokenizer:
+        """Load the dataset's tokenizer."""
         return tokenizers.load_saved(self.path / TOKENIZER)
 
     def split(self, name: str) -> Split:
+        """Return the split of this name, or raise UserError if there is none."""
         if name not in self.splits:
             known = ", ".join(self.splits)
             raise UserError(f"dataset {self.path} has no split {name!r} among {known}")
@@ -56,11 +58,12 @@ class Dataset:
         return [self.path / shard.name for shard in self.split(split).shards]
 
     def rows(self, split: str) -> Rows:
-        """The rows of a split, by number."""
+        """Open the sequences of a split for random access."""
         counts = [shard.rows for shard in self.split(split).shards]
         return Rows(self.shard_paths(split), counts, self.seq_len, self.dtype)
 
     def write_manifest(self) -> None:
+        """Write `dataset.json` into the dataset's folder."""
         fields = dataclasses.asdict(self)
         del fields["path"]
         for split in fields["splits"].values():
@@ -70,10 +73,10 @@ class Dataset:
 
 
 def load(path: str | os.PathLike) -> Dataset:
-    """Reads and checks a prepared dataset.
+    """Load a prepared dataset and check its files.
 
     Raises:
-      UserError: It is missing, incomplete, or holds files that are not its own.
+      UserError: If it is missing or incomplete, or has files of another dataset.
     """
     dataset = _parse(Path(path))
     for split in dataset.splits.values():
@@ -102,7 +105,7 @@ def _parse(path: Path) -> Dataset:
         raise UserError(f"{manifest} is damaged: {error}") from error
     try:
         if fields.pop("format") != FORMAT:
-            raise UserError(f"{manifest}: another format: prepare the dataset again")
+            raise UserError(f"{manifest}: unknown format: prepare the dataset again")
         splits = {name: _split(split) for name, split in fields.pop("splits").items()}
         return Dataset(path=path, splits=splits, **fields)
     except (KeyError, TypeError, AttributeError) as error:
@@ -130,4 +133,4 @@ def _check_shard(path: Path, shard: Shard) -> None:
     except (RuntimeError, IndexError) as error:
         raise UserError(f"shard {path} is not an ArrayRecord file: {advice}") from error
     if (size, rows, zlib.crc32(first_row)) != shard[2:0:-1] + (shard.first_row_crc32,):
-        raise UserError(f"shard {path} is not of this dataset: {advice}")
+        raise UserError(f"shard {path} does not belong to this dataset: {advice}")

@@ -1,11 +1,13 @@
-"""Batches for training and validation. Legend: B batch, L length.
+"""The input pipeline: batches for training and validation.
 
-The training order is a function of the seed, its number among the seed's orders, and
-the step alone, so its whole state are number and step: any number of worker processes
-or of shards sees the same global batches.
+A training batch is a function of the seed, the number of the shuffled order among those
+of the seed, and the step. So the pipeline has no other state, and the global batches do
+not depend on the number of worker processes or hosts.
 
-Grain shuffles. Its worker processes are not used: a batch that one of them was killed
-in the middle of is waited for without end.
+Grain shuffles. Its worker processes are not used, as it waits for ever for a batch if
+the worker is killed while producing it.
+
+Shape suffixes: B batch, L length, L1 length + 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,25 +36,29 @@ def train_batches(
     places: Sequence[int] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ReadAhead:
-    """Endless shuffled batches of the train split, from `start_step` on.
+    """Return an endless iterator over shuffled batches, starting at `start_step`.
 
-    Every row comes once an epoch, and each epoch has its own order.
+    Every sequence of the train split occurs once per epoch, and each epoch has its own
+    order.
 
     Args:
       dataset: A prepared dataset.
-      batch_size: Rows of the global batch.
-      seed: Of the orders, below 2**32.
-      number: Which of the seed's orders.
-      start_step: Number of the first batch; found without reading those before.
-      num_workers: Worker processes; 0 reads in a thread of this process.
-      timeout: Seconds after which a batch that did not come is a FaultError; None:
-        never.
-      places: Which rows of each global batch this process reads; None: all.
-      should_stop: Asked while a batch does not come, which then is Interrupted.
+      batch_size: The number of sequences in a global batch.
+      seed: The seed of the orders, below 2**32.
+      number: The number of the order among those of the seed.
+      start_step: The number of the first batch; earlier ones are not read.
+      num_workers: The number of worker processes; 0: read in a thread of this process.
+      timeout: Seconds after which a missing batch raises FaultError; None: never.
+      places: The sequences of each global batch that this process reads; None: all.
+      should_stop: Returns whether a stop is requested; polled while waiting for a
+        batch, which then raises Interrupted.
 
     Returns:
-      Batches {"inputs", "targets"}, int32 [B, L], B the number of places; a target is
-      -1 where there is nothing to predict.
+      An iterator over batches {"inputs", "targets"}, int32 [B, L], where B is the
+      number of `places`. A target is -1 where there is nothing to predict.
+
+    Raises:
+      UserError: If the train split has fewer sequences than a batch.
     """
     import grain
 
@@ -73,24 +79,27 @@ def train_batches(
 
 
 def check_enough(dataset: Dataset, batch_size: int) -> None:
-    """Raises UserError unless there are rows for a batch."""
+    """Raise UserError if the train split has fewer sequences than a batch."""
     num_rows = dataset.split("train").rows
     if num_rows < batch_size:
         raise UserError(
-            f"dataset {dataset.path} has {num_rows} training rows, fewer than a batch"
-            f" of {batch_size}: use a smaller batch or more text"
+            f"dataset {dataset.path} has {num_rows} training sequences, fewer than a"
+            f" batch of {batch_size}: use a smaller batch or more text"
         )
 
 
 def _derived(seed: int, number: int) -> int:
-    """A seed for each number; not its neighbours, which are those of later epochs."""
+    """Return a seed for each number.
+
+    The number is not just added: Grain uses seed + epoch for later epochs.
+    """
     if number == 0:
         return seed
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
 class _BatchByStep:
-    """A process's share of each global batch, by step. Endless."""
+    """The local part of each global batch, indexed by step. Endless; picklable."""
 
     def __init__(self, rows: Rows, order, batch_size: int, places, eot: int):
         self._rows = rows
@@ -101,8 +110,8 @@ class _BatchByStep:
 
     def __getitem__(self, step: int) -> Batch:
         first = step * self._batch_size
-        share = [self._order[first + place] for place in self._places]
-        rows_BL1 = np.stack([self._rows[i] for i in share])
+        indices = [self._order[first + place] for place in self._places]
+        rows_BL1 = np.stack([self._rows[i] for i in indices])
         return _inputs_and_targets(rows_BL1, self._eot)
 
 
@@ -113,9 +122,15 @@ def validation_batches(
     split: str = "validation",
     places: Sequence[int] | None = None,
 ) -> Iterator[Batch]:
-    """A whole split once, in order, in batches as those of `train_batches`.
+    """Yield a whole split once, in order, in batches like those of `train_batches`.
 
-    The last batch is filled up with rows that have nothing to predict.
+    The last batch is padded with sequences that have nothing to predict.
+
+    Args:
+      dataset: A prepared dataset.
+      batch_size: The number of sequences in a global batch.
+      split: The name of the split.
+      places: The sequences of each global batch that this process reads; None: all.
     """
     rows = dataset.rows(split)
     places = range(batch_size) if places is None else places
@@ -123,8 +138,8 @@ def validation_batches(
     num_batches = -(-len(rows) // batch_size)
     for number in range(num_batches):
         first = number * batch_size
-        share = [first + place for place in places]
-        rows_BL1 = [rows[i] if i < len(rows) else nothing_L1 for i in share]
+        indices = [first + place for place in places]
+        rows_BL1 = [rows[i] if i < len(rows) else nothing_L1 for i in indices]
         yield _inputs_and_targets(np.stack(rows_BL1), dataset.eot)
 
 

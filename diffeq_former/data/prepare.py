@@ -1,4 +1,4 @@
-"""Prepares a dataset: text is tokenised once and cut into rows on disk."""
+"""Dataset preparation: tokenise text once and store it as sequences on disk."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from diffeq_former.data.sources import documents
 from diffeq_former.data.tokenize_workers import TRAIN, VALIDATION, encode_documents
 from diffeq_former.errors import UserError
 
-DEFAULT_VALIDATION_FRACTION = 0.0005  # as for OpenWebText
+DEFAULT_VALIDATION_FRACTION = 0.0005  # as is common for OpenWebText
 
 
 def prepare(
@@ -25,32 +25,38 @@ def prepare(
     validation_fraction: float = DEFAULT_VALIDATION_FRACTION,
     num_workers: int | None = None,
 ) -> datasets.Dataset:
-    """Writes the documents of a source as a dataset with a held-out split.
+    """Write the documents of a source as a dataset with train and validation splits.
 
     Args:
-      source: As in `sources.documents`.
-      tokenizer: As in `tokenizers.load`.
-      seq_len: Inputs (and targets) of a row.
+      source: The source of the documents, as in `sources.documents`.
+      tokenizer: The tokenizer, as in `tokenizers.load`.
+      seq_len: The number of inputs (and of targets) in a sequence.
       output: A directory that does not exist yet.
-      validation_source: Held-out documents; else a share of the source's is held out.
-      validation_fraction: The share of documents to hold out, by a hash of their text.
-      num_workers: Processes that tokenise; None: one for each core; 0: this process.
+      validation_source: The source of the validation split; None: hold out a fraction
+        of the documents of `source`.
+      validation_fraction: The fraction of documents to hold out, chosen by a hash of
+        their text.
+      num_workers: The number of processes that tokenise; None: one per core; 0: this
+        process only.
+
+    Returns:
+      The dataset in `output`.
 
     Raises:
-      UserError: Wrong input, or no room on the disk; nothing is left behind.
+      UserError: If the input is wrong, or the disk is full; nothing is left behind.
     """
     output = Path(output)
     if num_workers is None:
         num_workers = len(os.sched_getaffinity(0))
     _check(seq_len, validation_fraction, num_workers)
-    parts = [(source, validation_fraction)]
+    fractions = [(source, validation_fraction)]
     if validation_source is not None:
-        parts = [(source, 0.0), (validation_source, 1.0)]
+        fractions = [(source, 0.0), (validation_source, 1.0)]
     with complete_or_nothing(output) as partial:
         loaded = tokenizers.load(tokenizer)
         loaded.save(partial / datasets.TOKENIZER)
         dtype = "<u2" if loaded.vocab_size <= 2**16 else "<u4"
-        splits = _write_splits(partial, parts, seq_len, dtype, num_workers)
+        splits = _write_splits(partial, fractions, seq_len, dtype, num_workers)
         datasets.Dataset(
             path=partial,
             seq_len=seq_len,
@@ -79,28 +85,30 @@ def _check(seq_len: int, validation_fraction: float, num_workers: int) -> None:
 
 def _write_splits(
     directory: Path,
-    parts: list[tuple[str, float]],
+    fractions: list[tuple[str, float]],
     seq_len: int,
     dtype: str,
     num_workers: int,
 ) -> dict[str, datasets.Split]:
-    sums = {
-        name: _Sums(directory, name, seq_len, dtype) for name in (TRAIN, VALIDATION)
+    """Write both splits from pairs of a source and its fraction to hold out."""
+    writers = {
+        name: _SplitWriter(directory, name, seq_len, dtype)
+        for name in (TRAIN, VALIDATION)
     }
     tokenizer_directory = str(directory / datasets.TOKENIZER)
     with Progress("preparing") as progress:
-        for source, fraction in parts:
+        for source, fraction in fractions:
             for chunk in encode_documents(
                 documents(source), tokenizer_directory, fraction, num_workers
             ):
                 for name, encoded in chunk.items():
-                    sums[name].add(encoded)
+                    writers[name].add(encoded)
                     progress.add(encoded.text_bytes)
-    return {name: split.close() for name, split in sums.items()}
+    return {name: writer.close() for name, writer in writers.items()}
 
 
-class _Sums:
-    """A split in the making."""
+class _SplitWriter:
+    """Writes the sequences of a split and sums up its statistics."""
 
     def __init__(self, directory: Path, name: str, seq_len: int, dtype: str):
         self._name = name

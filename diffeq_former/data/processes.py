@@ -1,4 +1,4 @@
-"""Worker processes that do not outlive the process they work for."""
+"""Worker processes that do not outlive their parent process."""
 
 import contextlib
 import multiprocessing
@@ -7,9 +7,9 @@ import threading
 
 
 def die_with_parent() -> None:
-    """In a worker process, ends it when its parent is gone. Elsewhere does nothing.
+    """Make a worker process exit when its parent dies; do nothing in other processes.
 
-    A killed parent cannot end its workers; they would wait for it for ever.
+    A killed parent cannot end its workers, which would wait for it for ever.
     """
     if multiprocessing.parent_process() is not None:
         threading.Thread(target=_wait_and_exit, daemon=True).start()

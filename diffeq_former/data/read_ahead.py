@@ -1,4 +1,4 @@
-"""Items of a sequence, made before they are asked for."""
+"""Prefetching: items of a sequence are produced before they are requested."""
 
 import contextlib
 import itertools
@@ -14,27 +14,28 @@ from diffeq_former.data.workers import Workers
 from diffeq_former.errors import FaultError, Interrupted
 
 _SECONDS_TO_STOP = 5
-_PATIENCES = 10  # in a timeout; a line after each
-_SECONDS_TO_ASK = 0.2  # again whether to stop
+_NUM_WARNINGS = 10  # a timeout is divided into so many intervals
+_POLL_SECONDS = 0.2  # between two checks whether to stop
 
 
 class ReadAhead(Iterator):
-    """The items from `start` on, in order, made by a thread or by worker processes.
+    """Iterator over items, produced ahead by a thread or by worker processes.
 
-    `close` ends them; so do dropping it and the end of the program.
+    Thread and workers end with `close`, with the iterator's garbage collection, or with
+    the program.
 
     Args:
-      items: Endless; with workers, travels to them.
-      start: Number of the first.
-      num_workers: Processes; 0: a thread of this one makes the items.
-      num_ahead: How many wait to be taken, at most.
-      timeout: Seconds after which an item that did not come is given up; None: never.
-      what: What an item is called, from its number.
-      should_stop: Asked while an item does not come.
+      items: An endless sequence; with workers, it must be picklable.
+      start: The index of the first item.
+      num_workers: The number of worker processes; 0: a thread of this process.
+      num_ahead: The maximum number of items that are ready and not yet taken.
+      timeout: Seconds to wait for an item before giving up; None: for ever.
+      what: Returns the name of an item from its index, for messages.
+      should_stop: Returns whether a stop is requested; polled while waiting.
 
     Raises:
-      FaultError: if a worker ended, or an item did not come.
-      Interrupted: if it was to stop before an item came.
+      FaultError: If a worker ended, or an item did not arrive in time.
+      Interrupted: If a stop was requested while waiting for an item.
     """
 
     def __init__(
@@ -49,16 +50,16 @@ class ReadAhead(Iterator):
         should_stop: Callable[[], bool] = lambda: False,
     ):
         self._number, self._what, self._should_stop = start, what, should_stop
-        self._patience = math.inf if timeout is None else timeout / _PATIENCES
+        self._interval = math.inf if timeout is None else timeout / _NUM_WARNINGS
         self._ready = queue.Queue(num_ahead)
         workers = Workers(items, start, num_workers) if num_workers else None
-        made = workers or map(items.__getitem__, itertools.count(start))
+        produced = workers or map(items.__getitem__, itertools.count(start))
         stopping = threading.Event()
         thread = threading.Thread(
-            target=_fill, args=(self._ready, made, stopping), daemon=True
+            target=_fill, args=(self._ready, produced, stopping), daemon=True
         )
         thread.start()
-        # Called before multiprocessing waits for the workers as the program ends.
+        # At exit, this runs before multiprocessing waits for the workers.
         arguments = (self._ready, workers, stopping, thread)
         self.close = util.Finalize(self, _stop, arguments, exitpriority=1)
 
@@ -73,32 +74,33 @@ class ReadAhead(Iterator):
         return item
 
     def _wait(self):
-        """The next item; says now and then that it has not come."""
+        """Return the next item; print a warning after each interval of waiting."""
         start, what = time.monotonic(), self._what(self._number)
         for count in itertools.count(1):
-            seconds = count * self._patience
+            seconds = count * self._interval
             while (left := start + seconds - time.monotonic()) > 0:
                 with contextlib.suppress(queue.Empty):
-                    return self._ready.get(timeout=min(left, _SECONDS_TO_ASK))
+                    return self._ready.get(timeout=min(left, _POLL_SECONDS))
                 if self._should_stop():
-                    raise Interrupted(f"stopped while {what} did not come")
-            if count == _PATIENCES:
+                    raise Interrupted(f"stopped while waiting for {what}")
+            if count == _NUM_WARNINGS:
                 raise FaultError(
-                    f"{what} did not come for {seconds:g} s (config.data.timeout)"
+                    f"{what} did not arrive within {seconds:g} s (config.data.timeout)"
                 )
-            _say(f"waiting for data: {what} has not come for {seconds:g} s")
+            _warn(f"waiting for data: {what} has not arrived after {seconds:g} s")
 
 
-def _say(words: str) -> None:
+def _warn(message: str) -> None:
     from tqdm import tqdm
 
-    tqdm.write(words, file=sys.stderr)  # without harm to a bar
+    tqdm.write(message, file=sys.stderr)  # does not break a progress bar
 
 
-def _fill(ready: queue.Queue, made: Iterator, stopping: threading.Event) -> None:
+def _fill(ready: queue.Queue, produced: Iterator, stopping: threading.Event) -> None:
+    """Put items, or the exception that ended them, into the queue."""
     try:
         while not stopping.is_set():
-            ready.put(next(made))
+            ready.put(next(produced))
     except Exception as error:
         ready.put(error)
 
@@ -107,6 +109,6 @@ def _stop(ready: queue.Queue, workers: Workers | None, stopping, thread) -> None
     stopping.set()
     if workers is not None:
         workers.close()
-    while not ready.empty():  # the thread may wait for room
+    while not ready.empty():  # the thread may be blocked on a full queue
         ready.get_nowait()
     thread.join(_SECONDS_TO_STOP)

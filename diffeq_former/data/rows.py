@@ -1,8 +1,9 @@
-"""Rows of a split on disk: how a token stream is cut, written and read again.
+"""Sequences of a split on disk: split a token stream into rows, write and read them.
 
-Row i holds tokens [i L, i L + L] of the stream, L the sequence length: L inputs and
-their L targets. Neighbours share one token, so every token of the stream but the first
-is a target exactly once. The last row may be shorter. L: length.
+Row i holds the tokens [i L, i L + L] of the stream (both ends included), where L is the
+sequence length: L inputs and their L targets. Neighbouring rows share one token, so
+every token of the stream but the first is a target exactly once. The last row may be
+shorter.
 """
 
 import bisect
@@ -15,16 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-NOTHING = -1  # where a short row has no token
+NOTHING = -1  # padding of a short row
 SHARD_BYTES = 64 * 2**20
 
-# Rows are read one by one, at random: no grouping, no read-ahead, no threads (with
-# threads a read of one record costs time in proportion to the file's records).
+# Rows are read one by one, in random order: no grouping, no read-ahead, no threads
+# (with threads, reading a record takes time in proportion to the number of records).
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
 class Shard(NamedTuple):
+    """An ArrayRecord file of a split, as the manifest describes it."""
+
     name: str
     rows: int
     bytes: int
@@ -32,7 +35,7 @@ class Shard(NamedTuple):
 
 
 class RowWriter:
-    """Cuts a stream of tokens into rows, and rows into ArrayRecord shards."""
+    """Splits a stream of tokens into rows, and writes them as ArrayRecord shards."""
 
     def __init__(self, directory: Path, split: str, seq_len: int, dtype: str):
         self._directory = directory
@@ -47,6 +50,7 @@ class RowWriter:
         self._shards: list[tuple[Path, int, int]] = []
 
     def add(self, tokens: np.ndarray) -> None:
+        """Append tokens to the stream, and write the rows that are complete."""
         self._rest = np.concatenate([self._rest, tokens.astype(self._dtype)])
         length = self._seq_len
         num_rows = max(0, (len(self._rest) - 1) // length)
@@ -55,7 +59,7 @@ class RowWriter:
         self._rest = self._rest[num_rows * length :]
 
     def close(self) -> tuple[Shard, ...]:
-        """Writes what is left and names the shards `SPLIT-00000-of-00003`."""
+        """Write the remaining tokens, and name the shards `SPLIT-00000-of-00003`."""
         if len(self._rest) > 1:
             self._write(self._rest)
         self._close_shard()
@@ -94,9 +98,9 @@ class RowWriter:
 
 
 class Rows(Sequence):
-    """The rows of a split by number: int32 [L + 1], `NOTHING` past a short row's end.
+    """The rows of a split: int32 [L + 1], padded with `NOTHING`.
 
-    Opens a shard when a row of it is first read; travels to worker processes.
+    A shard is opened when one of its rows is first read. Instances are picklable.
     """
 
     def __init__(self, paths: Sequence[Path], counts: Sequence[int], seq_len, dtype):
@@ -108,7 +112,7 @@ class Rows(Sequence):
 
     def _open(self) -> None:
         self._readers = [None] * len(self._paths)
-        self._lock = threading.Lock()  # a reader has a position
+        self._lock = threading.Lock()  # readers are stateful: seek, then read
 
     def __getstate__(self):
         return {
@@ -140,7 +144,11 @@ class Rows(Sequence):
 
 
 def open_shard(path: str):
-    """Opens an ArrayRecord file for random reads. Raises RuntimeError if it is none."""
+    """Open an ArrayRecord file for random access.
+
+    Raises:
+      RuntimeError: If the file is not an ArrayRecord file.
+    """
     from array_record.python.array_record_module import ArrayRecordReader
 
     reader = ArrayRecordReader(

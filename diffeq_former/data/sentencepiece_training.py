@@ -1,7 +1,8 @@
-"""Trains a SentencePiece model on a bounded sample of a source.
+"""Training of a SentencePiece model on a bounded sample of a source.
 
-The model is byte-pair with byte fallback and no normalisation: any text comes back as
-it was, spaces and line ends included (only U+2581, its mark for a space, becomes one).
+The model uses byte-pair encoding with byte fallback and no normalisation: any text is
+decoded as it was, including spaces and line ends (except that U+2581, SentencePiece's
+mark for a space, becomes a space).
 """
 
 import hashlib
@@ -17,10 +18,10 @@ READ_BYTES = 10**9
 
 
 def train(documents: Iterable[str | bytes], vocab_size: int) -> bytes:
-    """Returns the model's bytes, the same for the same documents.
+    """Train a model and return its bytes; deterministic for given documents.
 
     Raises:
-      UserError: The text is too small for the vocabulary.
+      UserError: If the text is too small for the vocabulary.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -53,28 +54,28 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _sample(documents: Iterable[str | bytes]) -> Iterator[str]:
-    """An even sample of what is read: the documents of the smallest hashes.
+    """Return a uniform sample of the documents: those with the smallest hashes.
 
-    Halves the share it keeps each time the sample outgrows its limit.
+    The sampled fraction is halved each time the sample exceeds its limit.
     """
-    kept, kept_bytes, read_bytes, bound = [], 0, 0, 2**64
+    sample, sample_bytes, read_bytes, bound = [], 0, 0, 2**64
     for document in documents:
         text, _ = clean(document)
         utf8 = text.encode()
         read_bytes += len(utf8)
         rank = int.from_bytes(hashlib.sha256(utf8).digest()[:8], "big")
         if rank < bound:
-            kept.append((rank, text, len(utf8)))
-            kept_bytes += len(utf8)
-        while kept_bytes > SAMPLE_BYTES and len(kept) > 1:
+            sample.append((rank, text, len(utf8)))
+            sample_bytes += len(utf8)
+        while sample_bytes > SAMPLE_BYTES and len(sample) > 1:
             bound //= 2
-            kept = [item for item in kept if item[0] < bound]
-            kept_bytes = sum(size for _, _, size in kept)
+            sample = [item for item in sample if item[0] < bound]
+            sample_bytes = sum(size for _, _, size in sample)
         if read_bytes >= READ_BYTES:
             break
     print(
-        f"training on a sample of {kept_bytes / 1e6:.1f} MB from the first"
+        f"training on a sample of {sample_bytes / 1e6:.1f} MB from the first"
         f" {read_bytes / 1e6:.1f} MB of text",
         file=sys.stderr,
     )
-    return (text for _, text, _ in kept)
+    return (text for _, text, _ in sample)

@@ -1,4 +1,4 @@
-"""Documents as they arrive: cut to a bounded size, and made valid Unicode."""
+"""Cleaning of documents: split to a bounded size, and made valid Unicode."""
 
 import codecs
 import re
@@ -11,14 +11,14 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def clean(document: str | bytes) -> tuple[str, int]:
-    """Returns the document with U+FFFD for each invalid byte, and how many it had."""
+    """Replace each invalid byte by U+FFFD; return the text and the number of them."""
     if isinstance(document, bytes):
         document = document.decode("utf-8", "surrogateescape")
     return _SURROGATES.subn("\ufffd", document)
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Streams a file as pieces of at most `MAX_PIECE_BYTES`, cut at line ends."""
+    """Yield a file in pieces of at most `MAX_PIECE_BYTES`, split after line ends."""
     rest = b""
     while block := file.read(MAX_PIECE_BYTES - len(rest)):
         rest += block
@@ -31,7 +31,7 @@ def pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _last_cut(block: bytes) -> int:
-    """Where to cut: after the last line, or after the last whole character."""
+    """Return where to split: after the last line end, or the last whole character."""
     if end := block.rfind(b"\n") + 1:
         return end
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -1,4 +1,4 @@
-"""Documents to tokens in worker processes: in order, in bounded memory."""
+"""Tokenisation of documents in worker processes, in order and in bounded memory."""
 
 import collections
 import dataclasses
@@ -15,17 +15,17 @@ from diffeq_former.data.text import clean
 
 TRAIN, VALIDATION = "train", "validation"
 CHUNK_BYTES = 256 * 1024
-CHUNKS_IN_FLIGHT = 3  # for each worker: one in work, two waiting
+CHUNKS_IN_FLIGHT = 3  # per worker: one in progress, two queued
 
 
 @dataclasses.dataclass
 class Encoded:
-    """Tokens of some documents, each after an end-of-text token, and their sizes."""
+    """Tokens and statistics of some documents, each after an end-of-text token."""
 
     tokens: np.ndarray
     text_bytes: int
     documents: int
-    replaced: int
+    replaced: int  # invalid bytes that became U+FFFD
 
 
 Chunk = list[str | bytes]
@@ -33,19 +33,19 @@ EncodedChunk = dict[str, Encoded]
 
 
 class Encoder:
-    """Encodes documents and deals them to the splits by a hash of their text."""
+    """Encodes documents and assigns them to splits by a hash of their text."""
 
     def __init__(self, tokenizer_directory: str, validation_fraction: float):
         self._tokenizer = tokenizers.load_saved(tokenizer_directory)
         self._fraction = validation_fraction
 
     def __call__(self, chunk: Chunk) -> EncodedChunk:
-        dealt = collections.defaultdict(list)
+        by_split = collections.defaultdict(list)
         for document in chunk:
             text, replaced = clean(document)
             utf8 = text.encode()
-            dealt[self._split(utf8)].append((text, len(utf8), replaced))
-        return {split: self._encode(texts) for split, texts in dealt.items()}
+            by_split[self._split(utf8)].append((text, len(utf8), replaced))
+        return {split: self._encode(texts) for split, texts in by_split.items()}
 
     def _split(self, utf8: bytes) -> str:
         digest = int.from_bytes(hashlib.sha256(utf8).digest()[:8], "big")
@@ -68,7 +68,14 @@ def encode_documents(
     validation_fraction: float,
     num_workers: int,
 ) -> Iterator[EncodedChunk]:
-    """Yields encoded chunks in the documents' order; 0 workers: in this process."""
+    """Yield encoded chunks in the order of the documents.
+
+    Args:
+      documents: The documents, valid Unicode or not.
+      tokenizer_directory: The directory of the saved tokenizer.
+      validation_fraction: The fraction of documents for the validation split.
+      num_workers: The number of worker processes; 0: encode in this process.
+    """
     arguments = (tokenizer_directory, validation_fraction)
     if num_workers == 0:
         yield from map(Encoder(*arguments), chunks(documents))
@@ -84,7 +91,7 @@ def encode_documents(
 
 
 def chunks(documents: Iterable[str | bytes]) -> Iterator[Chunk]:
-    """Groups documents into chunks of about `CHUNK_BYTES`."""
+    """Group documents into chunks of about `CHUNK_BYTES`."""
     chunk, size = [], 0
     for document in documents:
         chunk.append(document)

@@ -1,7 +1,7 @@
-"""Text to token ids and back: bytes, SentencePiece models, Hugging Face tokenizers.
+"""Tokenizers: bytes, SentencePiece models and Hugging Face tokenizers.
 
-A tokenizer is known by its model's bytes. `save` and `load_saved` carry it with a
-prepared dataset and with a run.
+A tokenizer is identified by the bytes of its model. `save` and `load_saved` store it
+with a prepared dataset and with a run.
 """
 
 import abc
@@ -29,13 +29,13 @@ HF_END_OF_TEXT = (
 
 
 class Tokenizer(abc.ABC):
-    """Ids below `vocab_size`; `eot`, the end-of-text id, opens each document.
+    """Base class. Ids are below `vocab_size`; `eot`, end of text, starts a document.
 
-    A model from elsewhere may know another beginning: `opening` has the ids that its
-    own tokenizer puts before each text.
+    An imported model may expect another start: `opening` holds the ids that its
+    original tokenizer puts before each text.
     """
 
-    FILE: ClassVar[str]  # the name of the saved model
+    FILE: ClassVar[str]  # the file name of the saved model
     model: bytes
     vocab_size: int
     eot: int
@@ -43,19 +43,19 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of the text, without special tokens."""
+        """Return the ids of the text, without special tokens."""
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of any ids below `vocab_size`."""
+        """Return the text of the ids, which may be any below `vocab_size`."""
 
     @property
     def before(self) -> list[int]:
-        """What stands before a text that a model reads."""
+        """The ids to put before a text that a model reads."""
         return list(self.opening) or [self.eot]
 
     def described_opening(self, config: dict) -> tuple[int, ...]:
-        """The `opening`, if tokenizer_config.json is this."""
+        """Return the `opening` according to the contents of tokenizer_config.json."""
         return ()
 
     @property
@@ -64,7 +64,7 @@ class Tokenizer(abc.ABC):
         return hashlib.sha256(self.model).hexdigest()
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes the model into the directory, for `load_saved`."""
+        """Write the model into the directory, for `load_saved`."""
         path = Path(directory, self.FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
@@ -72,6 +72,8 @@ class Tokenizer(abc.ABC):
 
 
 class ByteTokenizer(Tokenizer):
+    """The bytes of the UTF-8 encoding as ids."""
+
     FILE = "byte.txt"
     vocab_size = 257
     eot = 256
@@ -89,6 +91,8 @@ class ByteTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model with an end-of-text piece."""
+
     FILE = "sentencepiece.model"
 
     def __init__(self, model: bytes):
@@ -116,6 +120,8 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 class HFTokenizer(Tokenizer):
+    """A fast Hugging Face tokenizer (tokenizer.json) with an end-of-text token."""
+
     FILE = "tokenizer.json"
 
     def __init__(self, model: bytes):
@@ -128,7 +134,7 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"not a tokenizer.json: {error}") from error
         self._backend.no_truncation()
         self._backend.no_padding()
-        self._backend.encode_special_tokens = True  # "</s>" in a text is only text
+        self._backend.encode_special_tokens = True  # read "</s>" in a text as text
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
         known = [vocabulary[name] for name in HF_END_OF_TEXT if name in vocabulary]
@@ -157,7 +163,13 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 
 
 def load(spec: str) -> Tokenizer:
-    """Loads `byte`, `sentencepiece:PATH` or `hf:PATH` (file, folder or hub name)."""
+    """Load `byte`, `sentencepiece:PATH` or `hf:PATH`.
+
+    PATH is a file or a folder; for `hf`, it may also be a name on the Hugging Face hub.
+
+    Raises:
+      UserError: If there is no such tokenizer, or it cannot be used.
+    """
     kind, _, path = spec.partition(":")
     if spec == "byte":
         return ByteTokenizer()
@@ -191,9 +203,13 @@ def _from_hub(name: str) -> bytes:
 
 
 def load_saved(directory: str | os.PathLike) -> Tokenizer:
-    """Loads the tokenizer that `save` wrote into the directory.
+    """Load the tokenizer that `save` wrote into the directory.
 
-    With tokenizer_config.json beside it, it is that of a model from elsewhere.
+    The tokenizer of an imported model has a tokenizer_config.json beside it, which
+    determines its `opening`.
+
+    Raises:
+      UserError: If the directory has no tokenizer, or a damaged one.
     """
     for kind in TOKENIZERS.values():
         path = Path(directory, kind.FILE)
@@ -201,7 +217,8 @@ def load_saved(directory: str | os.PathLike) -> Tokenizer:
             tokenizer = kind(path.read_bytes())
             tokenizer.opening = _opening(tokenizer, path.with_name(CONFIG))
             return tokenizer
-    raise UserError(f"{directory} holds no tokenizer: expected one of its files")
+    files = ", ".join(kind.FILE for kind in TOKENIZERS.values())
+    raise UserError(f"{directory} holds no tokenizer: expected one of {files}")
 
 
 def _opening(tokenizer: Tokenizer, path: Path) -> tuple[int, ...]:

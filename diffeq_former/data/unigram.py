@@ -1,4 +1,4 @@
-"""The baseline that knows only how often each token comes."""
+"""The unigram baseline, which knows only the frequency of each token."""
 
 import numpy as np
 
@@ -7,9 +7,10 @@ from diffeq_former.data.rows import open_shard
 
 
 def bits_per_byte(dataset: Dataset) -> float:
-    """Bits per byte of validation text under the unigram model of the train split.
+    """Return the bits per byte of validation text under a unigram model.
 
-    p(v) = (n(v) + 1) / (sum(n) + V), n the counts of the train split's targets.
+    The model is p(v) = (n(v) + 1) / (sum(n) + V), where n are the counts of the train
+    split's targets and V is the size of the vocabulary.
     """
     train_V = _target_counts(dataset, "train") + 1
     bits_V = np.log2(train_V.sum()) - np.log2(train_V)
@@ -18,7 +19,7 @@ def bits_per_byte(dataset: Dataset) -> float:
 
 
 def _target_counts(dataset: Dataset, split: str) -> np.ndarray:
-    """Counts the tokens of a split that are targets: all but each row's first."""
+    """Count the target tokens of a split: all but the first of each row."""
     counts_V = np.zeros(dataset.vocab_size, np.int64)
     for path in dataset.shard_paths(split):
         reader = open_shard(str(path))

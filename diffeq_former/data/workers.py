@@ -1,4 +1,4 @@
-"""Processes that make the items of a sequence."""
+"""Worker processes that produce the items of a sequence."""
 
 import contextlib
 import itertools
@@ -13,29 +13,34 @@ from diffeq_former.errors import FaultError
 
 _SECONDS_TO_DIE = 5
 
-# They go to all processes of a group; this one decides when its workers end.
-_NOT_FOR_WORKERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+# Launchers send them to the whole process group; the parent decides when workers end.
+_SIGNALS_TO_BLOCK = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Workers(Iterator):
-    """The items from `start` on, in order; each worker makes every `count`th.
+    """Iterator over items from index `start`; each worker produces every `count`th.
 
-    Every worker has a pipe of its own, which it fills and which closes when it dies,
-    so a dead worker is noticed at once, also in the middle of an item.
+    Every worker writes to its own pipe, which closes when the worker dies, so that its
+    death is noticed at once, even in the middle of an item.
+
+    Args:
+      items: An endless, picklable sequence.
+      start: The index of the first item.
+      count: The number of workers.
 
     Raises:
-      FaultError: if a worker ended.
+      FaultError: If a worker ended.
     """
 
     def __init__(self, items: Sequence, start: int, count: int):
         context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()  # as it starts it unblocks signals
+        resource_tracker.ensure_running()  # beforehand, as its start unblocks signals
         self._pairs = []
         for first in range(start, start + count):
             ours, theirs = context.Pipe(duplex=False)
             arguments = (items, first, count, theirs)
-            worker = context.Process(target=_make, args=arguments, daemon=True)
-            with _blocked(_NOT_FOR_WORKERS):
+            worker = context.Process(target=_produce, args=arguments, daemon=True)
+            with _blocked(_SIGNALS_TO_BLOCK):
                 worker.start()
             theirs.close()
             self._pairs.append((worker, ours))
@@ -47,16 +52,17 @@ class Workers(Iterator):
             return pipe.recv()
         except (EOFError, OSError) as error:
             worker.join(_SECONDS_TO_DIE)
-            raise FaultError(_end_of(worker)) from error
+            raise FaultError(_describe_end(worker)) from error
 
     def close(self) -> None:
+        """Kill the workers and wait until they are gone."""
         for worker, _ in self._pairs:
-            worker.kill()  # also if it is stopped
+            worker.kill()  # SIGKILL also ends a worker that is suspended
         for worker, _ in self._pairs:
             worker.join(_SECONDS_TO_DIE)
 
 
-def _end_of(worker) -> str:
+def _describe_end(worker) -> str:
     code = worker.exitcode
     how = (
         f"was killed by {signal.Signals(-code).name}"
@@ -66,7 +72,8 @@ def _end_of(worker) -> str:
     return f"a data worker (process {worker.pid}) {how}"
 
 
-def _make(items: Sequence, first: int, stride: int, pipe: Connection) -> None:
+def _produce(items: Sequence, first: int, stride: int, pipe: Connection) -> None:
+    """Send items to the pipe; the main function of a worker."""
     die_with_parent()
     with contextlib.suppress(BrokenPipeError):  # the parent is gone
         for number in itertools.count(first, stride):
@@ -75,7 +82,7 @@ def _make(items: Sequence, first: int, stride: int, pipe: Connection) -> None:
 
 @contextlib.contextmanager
 def _blocked(signals: Sequence[signal.Signals]) -> Iterator[None]:
-    """A process that is started in here never gets these signals."""
+    """Context whose child processes start with these signals blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

@@ -1,6 +1,6 @@
-"""The devices of all processes as a mesh, and what lies where on it.
+"""The mesh of the devices of all processes, and shardings over it.
 
-B batch, L length.
+Shape suffixes: B batch, L length.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from diffeq_former.errors import UserError
 
 
 def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
-    """All devices (or those given), arranged as configured.
+    """Return a mesh of all devices (or those given) with the configured axes.
 
-    The axis `data` is the outermost: where there are several TPU slices, or nodes,
-    it is the one that crosses the network between them, then `fsdp`.
+    The outermost axis is `data`, followed by `fsdp`: with several TPU slices or nodes,
+    these are the axes that cross the network between them.
 
     Raises:
-      UserError: if the sizes do not multiply to the number of devices.
+      UserError: If the product of the sizes is not the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     shape = mesh_shape(c, len(devices))
@@ -47,20 +47,27 @@ def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
 
 
 def mesh_shape(c: MeshConfig, num_devices: int) -> tuple[int, ...]:
-    """The sizes of all axes; raises UserError unless they multiply to that number."""
+    """Return the sizes of all axes.
+
+    Raises:
+      UserError: If their product is not the number of devices.
+    """
     sizes = [getattr(c, axis) for axis in MESH_AXES]
     known = math.prod(size for size in sizes if size != -1)
     if num_devices % known or (-1 not in sizes and known != num_devices):
         named = ", ".join(f"{a}={n}" for a, n in zip(MESH_AXES, sizes, strict=True))
         raise UserError(
             f"config.mesh: {named} does not fit {num_devices} devices: the sizes must "
-            "multiply to that; one of them may be -1, for what is left"
+            "multiply to that; one of them may be -1, for the remainder"
         )
     return tuple(num_devices // known if size == -1 else size for size in sizes)
 
 
 def _hybrid_grid(shape: tuple[int, ...], slices: int, devices: list) -> np.ndarray:
-    """Slices along the outer axes: as many as fit along `data`, the rest `fsdp`."""
+    """Arrange devices with slices along the outer axes.
+
+    As many slices as possible are placed along `data`, the rest along `fsdp`.
+    """
     data, fsdp, sequence, tensor = shape
     outer = math.gcd(data, slices)
     if fsdp % (slices // outer):
@@ -75,34 +82,34 @@ def _hybrid_grid(shape: tuple[int, ...], slices: int, devices: list) -> np.ndarr
 
 @contextlib.contextmanager
 def layout(mesh: Mesh) -> Iterator[None]:
-    """In here the names that models give to axes are laid out on the mesh."""
+    """Context that sets the mesh and the rules from logical axes to mesh axes."""
     with jax.set_mesh(mesh), nn.logical_axis_rules(tuple(RULES.items())):
         yield
 
 
 def on_mesh(mesh: Mesh, function: Callable) -> Callable:
-    """The function, called within `layout(mesh)`; itself as `__wrapped__`."""
+    """Wrap a function to run within `layout(mesh)`; `__wrapped__` is the original."""
     return layout(mesh)(function)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds all of it."""
+    """Return the sharding of an array that every device holds completely."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Every share of the rows lies on devices of its own."""
+    """Return the sharding of a batch: its leading axis is split over `ROWS`."""
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
 def parameter_shardings(boxed, mesh: Mesh):
-    """The shardings of parameters that are boxed with the names of their axes.
+    """Return the shardings of parameters that are boxed with the names of their axes.
 
     Raises:
-      ValueError: for a parameter without names, or a name that no rule covers.
+      ValueError: For a parameter without names, or a name that no rule covers.
     """
 
-    def place(box) -> NamedSharding:
+    def sharding_of(box) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(*[RULES.get(n) for n in box.names]))
 
     def is_box(x) -> bool:
@@ -115,16 +122,16 @@ def parameter_shardings(boxed, mesh: Mesh):
             raise ValueError(
                 f"{where}: no rule in distributed/sharding_rules.py for {unknown}"
             )
-    return jax.tree.map(place, boxed, is_leaf=is_box)
+    return jax.tree.map(sharding_of, boxed, is_leaf=is_box)
 
 
 def num_row_shares(mesh: Mesh) -> int:
-    """How many different shares of a batch the devices hold."""
+    """Return the number of shards into which the mesh splits a batch."""
     return sharding_rules.num_row_shares(mesh.shape)
 
 
 def rows_at_once(c: TrainingConfig, mesh: Mesh) -> int:
-    """Rows that all devices compute together: those of a micro-batch."""
+    """Return the number of sequences in a micro-batch, over all devices."""
     return min(
         c.batch_size, c.per_device_batch_size * num_row_shares(mesh) or sys.maxsize
     )
@@ -135,14 +142,20 @@ def num_micro_batches(c: TrainingConfig, mesh: Mesh) -> int:
 
 
 def rows_of_process(mesh: Mesh, batch_size: int) -> list[int]:
-    """The rows of a global batch that this process's devices hold, in order."""
-    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    """Return the sequences of a global batch that this process's devices hold.
+
+    They are numbers in the batch, in ascending order.
+    """
+    slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
     rows = range(batch_size)
-    return sorted({row for (where,) in places.values() for row in rows[where]})
+    return sorted({row for (part,) in slices.values() for row in rows[part]})
 
 
 def shard_batch(batch: dict, mesh: Mesh) -> dict:
-    """Makes global arrays of each process's `rows_of_process`, arrays [B, L]."""
+    """Assemble global arrays from the local arrays [B, L] of each process.
+
+    B is the number of `rows_of_process`.
+    """
     sharding = batch_sharding(mesh)
     return jax.tree.map(
         lambda x_BL: jax.make_array_from_process_local_data(sharding, x_BL), batch
@@ -150,14 +163,18 @@ def shard_batch(batch: dict, mesh: Mesh) -> dict:
 
 
 def check_fits(config: Config, mesh: Mesh, seq_len: int) -> None:
-    """Raises UserError if an axis of the mesh does not divide what it is to cut."""
+    """Check that the mesh divides every dimension that is sharded over it.
+
+    Raises:
+      UserError: If it does not.
+    """
     _check_rows(config, mesh)
     check_model_fits(config.model, mesh)
     check_length_fits(config.training, mesh, seq_len)
 
 
 def check_model_fits(c: ModelConfig, mesh: Mesh) -> None:
-    """Of `check_fits`, what is about the parameters."""
+    """Do the part of `check_fits` that concerns the parameters."""
     for axis, field, size in (
         (FSDP, "d_model", c.d_model),
         (TENSOR, "num_heads", c.num_heads),
@@ -165,39 +182,39 @@ def check_model_fits(c: ModelConfig, mesh: Mesh) -> None:
         (TENSOR, "d_ff", c.ff_dim),
         (TENSOR, "vocab_size", c.vocab_size),
     ):
-        parts = mesh.shape[axis]
-        if size % parts:
+        shards = mesh.shape[axis]
+        if size % shards:
             raise UserError(
                 f"config.model.{field}: expected a multiple of the mesh's {axis} axis "
-                f"({parts}), got {size}; use {-(-size // parts) * parts}, or another "
-                f"config.mesh.{axis}"
+                f"({shards}), got {size}; use {-(-size // shards) * shards}, or another"
+                f" config.mesh.{axis}"
             )
 
 
 def check_length_fits(c: TrainingConfig, mesh: Mesh, seq_len: int) -> None:
-    """Of `check_fits`, what is about the sequences."""
-    parts = mesh.shape[SEQUENCE]
+    """Do the part of `check_fits` that concerns the sequence length."""
+    shards = mesh.shape[SEQUENCE]
     for what, size in (
         ("the data's sequence length", seq_len),
         ("config.training.loss_chunk", min(seq_len, c.loss_chunk)),
     ):
-        if size % parts:
+        if size % shards:
             raise UserError(
                 f"config.mesh.sequence: expected a divisor of {what} ({size}), got "
-                f"{parts}"
+                f"{shards}"
             )
 
 
 def _check_rows(config: Config, mesh: Mesh) -> None:
-    c, shares, along = config.training, num_row_shares(mesh), " and ".join(ROWS)
-    if c.batch_size % shares:
+    c, shards, along = config.training, num_row_shares(mesh), " and ".join(ROWS)
+    if c.batch_size % shards:
         raise UserError(
-            f"config.training.batch_size: expected a multiple of {shares}, the devices"
+            f"config.training.batch_size: expected a multiple of {shards}, the devices"
             f" along {along}, got {c.batch_size}"
         )
     if c.batch_size % rows_at_once(c, mesh):
         raise UserError(
             "config.training.per_device_batch_size: expected 0 or a divisor of"
-            f" {c.batch_size // shares} (batch_size {c.batch_size} over {shares}"
+            f" {c.batch_size // shards} (batch_size {c.batch_size} over {shards}"
             f" devices along {along}), got {c.per_device_batch_size}"
         )

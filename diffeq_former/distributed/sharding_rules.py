@@ -1,7 +1,7 @@
-"""Which axis of the mesh cuts which logical axis of an array.
+"""Sharding rules: over which mesh axes each logical axis of an array is sharded.
 
-Parameters and activations name their axes when they are made. One table says for each
-name along which mesh axes it is cut; None: every device holds all of it.
+Parameters and activations name their axes when they are created. One table maps each
+name to the mesh axes over which it is sharded; None: it is not sharded.
 """
 
 import math
@@ -34,9 +34,9 @@ RULES = {
     "vocab": TENSOR,
 }
 
-ROWS = RULES["batch"]  # the axes along which the rows of a batch are cut
+ROWS = RULES["batch"]  # the mesh axes over which the sequences of a batch are sharded
 
 
 def num_row_shares(sizes: Mapping[str, int]) -> int:
-    """How many different shares of a batch a mesh with axes of these sizes holds."""
+    """Return the number of shards of a batch on a mesh with axes of these sizes."""
     return math.prod(sizes[axis] for axis in ROWS)

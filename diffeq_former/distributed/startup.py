@@ -1,8 +1,8 @@
-"""A run of several processes: each finds the others, or says whom it waited for.
+"""Start-up of a run of several processes: connect them, or report who is missing.
 
-A process learns its place from its arguments, or from what started it, as JAX reads
-that: SLURM's srun, Open MPI's mpirun, a TPU pod, Kubernetes. One process alone starts
-nothing.
+A process learns its number from its arguments, or from the environment of its
+launcher, as JAX reads it: SLURM's srun, Open MPI's mpirun, a TPU pod, Kubernetes. A
+single process connects to nothing.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from concurrent import futures
 from diffeq_former import process_exit
 from diffeq_former.errors import UserError
 
-# For the others to come, to whom the signal may not have gone, after a request to stop.
+# After a stop request, wait this long for other processes, which may not have got one.
 _SECONDS_TO_MEET = 5
 _FLAGS = "--coordinator=HOST:PORT, --num_processes=N and --process_id=I"
 
@@ -35,25 +35,26 @@ def start(
     heartbeat_timeout: int,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Joins the processes of the run; to be called before JAX is asked for devices.
+    """Connect the processes of a run; to be called before JAX is asked for devices.
 
     Args:
-      coordinator: HOST:PORT of process 0. None, as the next two: the environment tells.
-      num_processes: How many there are.
-      process_id: Which one this is, from 0.
-      connect_timeout: In seconds. If not all have come by then, the process says whom
-        it waited for and exits with 1.
-      heartbeat_timeout: In seconds. When a process dies, the others are aborted
-        (SIGABRT) by then; when process 0 dies, at once.
-      should_stop: Asked while not all have come. If they do not come soon after it
-        answered True, the process says so and exits with 75, as nothing has begun.
+      coordinator: HOST:PORT of process 0. If this and the next two are None, they are
+        read from the environment.
+      num_processes: The number of processes.
+      process_id: The number of this process, from 0.
+      connect_timeout: Seconds to wait for all processes; after that, the process
+        reports which ones it waited for and exits with 1.
+      heartbeat_timeout: Seconds after the death of a process by which the others are
+        aborted (SIGABRT). When process 0 dies, they are aborted at once.
+      should_stop: Returns whether a stop is requested; polled while waiting. If the
+        other processes do not connect soon afterwards, this one exits with 75.
 
     Raises:
-      UserError: if the three do not make sense, or the environment does not tell all.
+      UserError: If the arguments are inconsistent, or the environment is incomplete.
     """
-    given = (coordinator, num_processes, process_id)
-    told = any(value is not None for value in given)
-    place = _checked(*given) if told else _place_in_environment()
+    args = (coordinator, num_processes, process_id)
+    explicit = any(value is not None for value in args)
+    place = _checked(*args) if explicit else _place_in_environment()
     if place is None or place.num_processes == 1:
         return
     import jax
@@ -69,9 +70,9 @@ def start(
             place.coordinator,
             place.num_processes,
             place.process_id,
-            # Else JAX asks the environment which of the GPUs belong to this process.
-            cluster_detection_method="deactivate" if told else None,
-            initialization_timeout=2 * connect_timeout,  # the deadline comes before
+            # Without this, JAX reads this process's GPUs from the environment.
+            cluster_detection_method="deactivate" if explicit else None,
+            initialization_timeout=2 * connect_timeout,  # later than our own deadline
             heartbeat_timeout_seconds=heartbeat_timeout,
         )
 
@@ -81,12 +82,12 @@ def start(
 
 @dataclasses.dataclass
 class _Place:
-    """Which process this is."""
+    """The number of this process among all, and the address of process 0."""
 
     num_processes: int
     process_id: int
     coordinator: str | None = None
-    cluster: type | None = None  # of JAX; it knows the coordinator
+    cluster: type | None = None  # JAX's cluster environment, which has the coordinator
 
     def __str__(self):
         return f"process {self.process_id} of {self.num_processes}"
@@ -94,7 +95,7 @@ class _Place:
 
 def _checked(coordinator, num_processes, process_id) -> _Place:
     if None in (coordinator, num_processes, process_id):
-        raise UserError(f"several processes take all three of {_FLAGS}, or none")
+        raise UserError(f"several processes need all three of {_FLAGS}, or none")
     host, _, port = coordinator.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise UserError(
@@ -112,14 +113,14 @@ def _checked(coordinator, num_processes, process_id) -> _Place:
 
 
 def _place_in_environment() -> _Place | None:
-    """What the environment tells; None: nothing about other processes."""
+    """Read the place from the environment; None if it names no other processes."""
     from jax._src.clusters import ClusterEnv, K8sCluster
 
     for cluster in ClusterEnv._cluster_types:
         if cluster.opt_in_only_method:
             continue
         if cluster is K8sCluster and "JOB_COMPLETION_INDEX" not in os.environ:
-            continue  # a pod by itself
+            continue  # a single pod
         try:
             with warnings.catch_warnings(action="ignore"):
                 if not cluster.is_env_present():
@@ -129,13 +130,13 @@ def _place_in_environment() -> _Place | None:
             raise UserError(f"{error}; or give {_FLAGS}") from error
         return _Place(count, this, cluster=cluster)
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
-        raise _not_told("OMPI_COMM_WORLD_SIZE")
+        raise _no_coordinator("OMPI_COMM_WORLD_SIZE")
     if "JOB_COMPLETION_INDEX" in os.environ:
-        raise _not_told("JOB_COMPLETION_INDEX")
+        raise _no_coordinator("JOB_COMPLETION_INDEX")
     return None
 
 
-def _not_told(variable: str) -> UserError:
+def _no_coordinator(variable: str) -> UserError:
     return UserError(
         f"{variable}={os.environ[variable]} says that this is one of several processes,"
         f" and JAX cannot tell where process 0 is: give {_FLAGS}"
@@ -143,7 +144,7 @@ def _not_told(variable: str) -> UserError:
 
 
 def _find_coordinator(place: _Place, timeout: int) -> None:
-    """Completes the place. Ends process 0 if its port is taken: JAX would crash."""
+    """Set the coordinator; exit process 0 if its port is in use, as JAX would crash."""
     if place.coordinator is None:
         port = os.environ.get("JAX_COORDINATOR_PORT")
         place.coordinator = place.cluster.get_coordinator_address(timeout, port)
@@ -153,28 +154,29 @@ def _find_coordinator(place: _Place, timeout: int) -> None:
             socket.create_server(("", port)).close()
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                message = f"port {port} of this machine is taken: choose another one"
+                message = f"port {port} of this machine is in use: choose another one"
                 process_exit.fail_now(f"{place}: {message}")
 
 
 def _in_time(connect: Callable, place: _Place, timeout: int, should_stop) -> None:
-    """Ends the process unless it connects in time; JAX would abort it.
+    """Exit with a message unless the process connects in time; JAX would abort it.
 
-    JAX waits outside of Python, so in another thread: signals are handled in this one.
+    JAX waits in C++ code; it does so in another thread, so that this one can handle
+    signals.
     """
-    deadline, asked = time.monotonic() + timeout, False
+    deadline, stopping = time.monotonic() + timeout, False
     connecting = futures.ThreadPoolExecutor(1).submit(connect)
     while not futures.wait([connecting], timeout=0.2).done:
-        if not asked and should_stop():
-            asked = True
+        if not stopping and should_stop():
+            stopping = True
             deadline = min(deadline, time.monotonic() + _SECONDS_TO_MEET)
         if time.monotonic() > deadline:
             break
     connected = connecting.done() and not connecting.exception()
-    if asked and not connected:
+    if stopping and not connected:
         process_exit.stop_now(
-            f"{place} was stopped before all had come: nothing had begun; the same"
-            " command starts again"
+            f"{place} was stopped before all processes had connected: nothing had"
+            " begun; the same command starts again"
         )
     if not connecting.done():
         process_exit.fail_now(f"{place} waited {timeout} s {_whom_for(place)}")
@@ -182,39 +184,40 @@ def _in_time(connect: Callable, place: _Place, timeout: int, should_stop) -> Non
 
 
 def _whom_for(place: _Place) -> str:
+    """Return which process did not connect, as far as this one can find out."""
     if place.coordinator is None:
         return "for the address of process 0"
     if place.process_id == 0:
-        return f"at {place.coordinator} for the others, and not all of them came"
+        return f"at {place.coordinator} for the others, and not all of them connected"
     host, _, port = place.coordinator.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError as error:
         return f"for process 0 and cannot reach it at {place.coordinator}: {error}"
     return (
-        f"for the others: process 0 is there, at {place.coordinator}, and not all the "
-        "rest came"
+        f"for the others: process 0 is reachable at {place.coordinator}, and not all "
+        "of the rest connected"
     )
 
 
 def _explain_aborts(place: _Place) -> None:
-    """Puts a clear last line below the stack trace with which JAX aborts a process.
+    """Print a clear last line below the stack trace with which JAX aborts a process.
 
-    JAX's C++ code aborts from threads of its own. Python runs its handlers in the main
-    thread, which never wakes up again, so this one is set past Python.
+    JAX's C++ code aborts from its own threads. Python runs signal handlers in the main
+    thread, which never wakes up again, so this handler is installed through libc.
     """
     line = (
         f"error: {place} was aborted, for the reason above; where the distributed "
         "service says so, another process died or cannot be reached\n"
     ).encode()
 
-    global _abort_handler  # keeps it alive
+    global _abort_handler  # a reference that prevents its garbage collection
     _abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: os.write(2, line))
     ctypes.CDLL(None).signal(signal.SIGABRT, _abort_handler)
 
 
 def _keep_stdout_clean() -> None:
-    """Sends to stderr what C++ code writes to stdout: Gloo reports its connections."""
+    """Redirect to stderr what C++ code writes to stdout, such as Gloo's log."""
     sys.stdout.flush()
     sys.stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding)
     os.dup2(2, 1)

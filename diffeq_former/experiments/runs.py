@@ -1,4 +1,4 @@
-"""Studies: several runs of training, one after the other, and what became of them."""
+"""Helpers for studies that train several runs one after the other."""
 
 import json
 import subprocess
@@ -9,19 +9,23 @@ from diffeq_former.errors import UserError
 
 
 def config_words(argv: list[str]) -> list[str]:
-    """Of a command line the flags that choose and change the config."""
-    given = []
+    """Return the flags of a command line that select and override the config."""
+    found = []
     for flag, following in zip(argv, [*argv[1:], "-"], strict=True):
         if flag.startswith("--config"):
-            apart = "=" not in flag and not following.startswith("-")
-            given.append(f"{flag}={following}" if apart else flag)
-    return given
+            separate = "=" not in flag and not following.startswith("-")
+            found.append(f"{flag}={following}" if separate else flag)
+    return found
 
 
 def train(workdir: Path, *config: str) -> int:
-    """Trains, or goes on, with these flags for `diffeq_former.main`; its exit code.
+    """Start or resume training in `workdir`, and return the exit code.
 
-    What it prints on stdout is in its folder too.
+    Its stdout is discarded, as `workdir` has the same metrics.
+
+    Args:
+      workdir: Folder of the run.
+      *config: Flags for `diffeq_former.main`.
     """
     print(f"{workdir}: {' '.join(config)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "diffeq_former.main", *config]
@@ -31,17 +35,17 @@ def train(workdir: Path, *config: str) -> int:
 
 
 def records(workdir: Path, name: str) -> dict[int, float]:
-    """The values of a metric by step; of steps done twice the last."""
+    """Return the values of a metric by step; for repeated steps the last value."""
     text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
     lines = map(json.loads, text.splitlines())
     return {line["step"]: line[name] for line in lines if name in line}
 
 
 def validation_losses(workdir: Path) -> dict[int, float]:
-    """By step.
+    """Return the validation losses by step.
 
     Raises:
-      UserError: if there are none.
+      UserError: If the run was never evaluated.
     """
     found = records(workdir, "validation/loss")
     if not found:

@@ -1,9 +1,9 @@
-"""Adapters alone, in the format of PEFT, for the Hugging Face twin of their base.
+"""LoRA adapters in PEFT's format, for the Hugging Face equivalent of their base model.
 
-A folder has adapter_model.safetensors and adapter_config.json. PEFT knows A as a matrix
-[r, inputs] and B as [outputs, r]; a step's length, which its models do not have, goes
-into the B of what writes to the residual stream. A fingerprint of the base lies in the
-metadata of the arrays.
+An adapter folder has adapter_model.safetensors and adapter_config.json. PEFT stores A
+as a matrix [r, inputs] and B as [outputs, r]. Hugging Face models have no step size, so
+it is multiplied into B of the layers that write to the residual stream. The metadata of
+the arrays has a fingerprint of the base model.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from safetensors.numpy import save_file
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.peft import (
+    HF_MODULES,
     SETTINGS,
-    TWINS,
-    adapted,
-    check_twin,
+    adapted_layers,
+    check_has_hf_equivalent,
     read_settings,
     settings,
 )
@@ -34,20 +34,21 @@ FINGERPRINT = "base_sha256"
 
 
 def save(folder: Path, config: Config, params: dict) -> None:
-    """Writes a run's adapter into a folder.
+    """Write the adapter of a run to a folder.
 
     Raises:
-      UserError: if the run has none, trained more than that, or its base has no twin.
+      UserError: If the run has no adapter, trained its embeddings as well, or its base
+        model has no Hugging Face equivalent.
     """
     c = config.model
     if not c.lora_rank:
         raise UserError("this run has no adapter (its model.lora_rank is 0)")
     if config.finetune.train_embeddings:
         raise UserError(
-            "this run trained its embeddings too, which an adapter does not hold: merge"
-            " it with tools/convert.py merge_lora"
+            "this run trained its embeddings too, which an adapter does not contain:"
+            " merge it with tools/convert.py merge_lora"
         )
-    check_twin(c)
+    check_has_hf_equivalent(c)
     arrays = dict(_matrices(c, params["weights"]))
     metadata = {"format": "pt", FINGERPRINT: fingerprint(params)}
     save_file(arrays, folder / ARRAYS, metadata)
@@ -56,26 +57,31 @@ def save(folder: Path, config: Config, params: dict) -> None:
 
 
 def load(folder: Path, c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]:
-    """An adapter for a model: the model with it, and the adapter's parameters.
+    """Read an adapter for a base model.
 
     Args:
-      folder: What `save` wrote.
-      c: The base's model.
-      params: The base's parameters.
+      folder: A folder in the format of `save`.
+      c: Config of the base model.
+      params: Parameters of the base model.
+
+    Returns:
+      The config of the model with the adapter, and the adapter's parameters.
 
     Raises:
-      UserError: if it cannot be read, is no LoRA, or was made for another base.
+      UserError: If the adapter cannot be read, is not plain LoRA, or was made for
+        another base model.
     """
-    check_twin(c)
+    check_has_hf_equivalent(c)
     model = read_settings(folder, c)
     arrays, made_for = _read_arrays(folder)
-    wanted = {name: m.shape for name, m in _matrices(model, _zeros(model))}
+    expected = {name: m.shape for name, m in _matrices(model, _zeros(model))}
     found = {name: m.shape for name, m in arrays.items()}
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
             raise UserError(
                 f"{folder / ARRAYS} is for another base: {name} is"
-                f" {_said(found.get(name))}, expected {_said(wanted.get(name))}"
+                f" {_shape_text(found.get(name))}, expected"
+                f" {_shape_text(expected.get(name))}"
             )
     if made_for not in (None, fingerprint(params)):
         raise UserError(
@@ -86,7 +92,7 @@ def load(folder: Path, c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]
 
 
 def fingerprint(params: dict) -> str:
-    """Of the frozen parameters' float32 bytes, by name."""
+    """Return the SHA-256 of names and float32 values of all parameters but adapters."""
     digest = hashlib.sha256()
     for path, x in jax.tree.leaves_with_path(params):
         if path[-1].key not in NAMES:
@@ -96,26 +102,26 @@ def fingerprint(params: dict) -> str:
 
 
 def _matrices(c: ModelConfig, weights: dict) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of PEFT, by their names."""
-    layers, _ = TWINS[c.block]
-    for name, module, unit, length in adapted(c):
+    """Yield PEFT's arrays with their names."""
+    layers, _ = HF_MODULES[c.block]
+    for name, module, linear, factor in adapted_layers(c):
         a, b = (np.asarray(weights[name][key], np.float32) for key in NAMES)
         for layer in range(c.num_layers):
             path = f"base_model.model.{layers}.{layer}.{module}"
-            a_RI = a[layer].reshape(math.prod(unit.input_shape), -1).T
-            b_OR = length * b[layer].reshape(c.lora_rank, -1).T
+            a_RI = a[layer].reshape(math.prod(linear.input_shape), -1).T
+            b_OR = factor * b[layer].reshape(c.lora_rank, -1).T
             yield f"{path}.lora_A.weight", np.ascontiguousarray(a_RI)
             yield f"{path}.lora_B.weight", np.ascontiguousarray(b_OR, np.float32)
 
 
 def _adapters(c: ModelConfig, arrays: dict) -> Iterator[tuple[str, dict]]:
-    """What `_matrices` was made of."""
-    layers, _ = TWINS[c.block]
-    for name, module, unit, length in adapted(c):
+    """Yield our adapter parameters from PEFT's arrays; the inverse of `_matrices`."""
+    layers, _ = HF_MODULES[c.block]
+    for name, module, linear, factor in adapted_layers(c):
         paths = [f"base_model.model.{layers}.{n}.{module}" for n in range(c.num_layers)]
         a = np.stack([arrays[f"{path}.lora_A.weight"].T for path in paths])
-        b = np.stack([arrays[f"{path}.lora_B.weight"].T for path in paths]) / length
-        shapes = (*unit.input_shape, c.lora_rank), (c.lora_rank, *unit.bias_shape)
+        b = np.stack([arrays[f"{path}.lora_B.weight"].T for path in paths]) / factor
+        shapes = (*linear.input_shape, c.lora_rank), (c.lora_rank, *linear.bias_shape)
         yield (
             name,
             {
@@ -126,16 +132,17 @@ def _adapters(c: ModelConfig, arrays: dict) -> Iterator[tuple[str, dict]]:
 
 
 def _zeros(c: ModelConfig) -> dict:
-    """Adapters of the right shapes."""
-    shapes = {}
-    for name, _, unit, _ in adapted(c):
-        a = np.zeros((c.num_layers, *unit.input_shape, c.lora_rank), np.float32)
-        b = np.zeros((c.num_layers, c.lora_rank, *unit.bias_shape), np.float32)
-        shapes[name] = dict(zip(NAMES, (a, b), strict=True))
-    return shapes
+    """Return the model's adapter parameters filled with zeros."""
+    zeros = {}
+    for name, _, linear, _ in adapted_layers(c):
+        a = np.zeros((c.num_layers, *linear.input_shape, c.lora_rank), np.float32)
+        b = np.zeros((c.num_layers, c.lora_rank, *linear.bias_shape), np.float32)
+        zeros[name] = dict(zip(NAMES, (a, b), strict=True))
+    return zeros
 
 
 def _read_arrays(folder: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    """Return the arrays of a folder, and the fingerprint of their base if present."""
     path = folder / ARRAYS
     try:
         with safe_open(path, "numpy") as file:
@@ -145,5 +152,5 @@ def _read_arrays(folder: Path) -> tuple[dict[str, np.ndarray], str | None]:
         raise UserError(f"{path} is missing or damaged: {error}") from error
 
 
-def _said(shape: tuple[int, ...] | None) -> str:
+def _shape_text(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else str(list(shape))

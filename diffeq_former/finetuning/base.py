@@ -1,4 +1,4 @@
-"""The run that a fine-tuning starts from: it decides on the model and its weights."""
+"""The base run of a fine-tuning, which determines the model and its first weights."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ from diffeq_former.models.lora import linear_names, unknown_targets
 from diffeq_former.training import run_directory, state, trainable
 from diffeq_former.training.state import TrainState
 
-# What a run may choose for itself: how the model is trained and computed.
+# Model fields that a fine-tuning may set: how the model is trained and computed.
 _FREE = {
     *("dtype", "remat", "generate_weights", "attention_implementation"),
     *("dropout", "attention_dropout", "document_masking", "end_of_text"),
@@ -27,140 +27,151 @@ _FREE = {
 
 
 def complete(config: Config, workdir: Path, dataset: Dataset) -> Config:
-    """The config with what its base decides filled in: `config.finetune.base` is set.
+    """Fill in the fields that the base run `config.finetune.base` determines.
 
-    Where the folder's run has begun, that run says what the base decided.
+    If the run in `workdir` has already started from this base, they are taken from the
+    config of that run.
 
     Raises:
-      UserError: if there is no such base, it cannot be cut as is asked for or does not
-        fit the dataset, or settings contradict it.
+      UserError: If there is no such base run, it cannot be discretised as requested or
+        does not fit the dataset, or other fields of the config contradict it.
     """
     base = Path(config.finetune.base).absolute()
     finetune = dataclasses.replace(config.finetune, base=str(base))
     config = dataclasses.replace(config, finetune=finetune)
     if base == workdir.absolute():
         raise UserError(f"--workdir: {workdir} is the base itself; use another folder")
-    begun = _begun(workdir)
-    if begun and begun.finetune == finetune:
-        decided = begun.model
+    started = _started_run(workdir)
+    if started and started.finetune == finetune:
+        base_model = started.model
     else:
-        decided = _decided_by(base, config, dataset)
-    model = _joined(config.model, decided, base)
+        base_model = _base_model(base, config, dataset)
+    model = _merge_fields(config.model, base_model, base)
     validate_adapters(model)
     return configs.resolve(dataclasses.asdict(dataclasses.replace(config, model=model)))
 
 
 def validate_adapters(c: ModelConfig) -> None:
-    """Check a resolved model that may have adapters.
+    """Check the adapters of a resolved model config, if it has any.
 
     Raises:
-      UserError: for adapters of another source than a layer_table, or of a map that the
-        block does not have.
+      UserError: If the model with adapters is not a layer_table, or a target is not a
+        linear layer of the block.
     """
     if not c.lora_rank:
         return
     if c.weights != "layer_table":
         raise UserError(
             "config.model.lora_rank: adapters belong to the layers of a layer_table,"
-            f" got model.weights {c.weights}; use finetune.base, which cuts a run into"
-            " layers, or 0"
+            f" got model.weights {c.weights}; set finetune.base, which discretises a"
+            " run into layers, or use 0"
         )
     units = BLOCKS[c.block].units(c)
     if unknown := unknown_targets(c, units):
         raise UserError(
-            f"config.model.lora_targets: {unknown[0]!r} is no linear map of the"
+            f"config.model.lora_targets: {unknown[0]!r} is not a linear layer of the"
             f" {c.block} block, which has {', '.join(linear_names(units))}"
         )
 
 
 def first_state(config: Config, mesh: Mesh) -> TrainState:
-    """The state before the first step: the base's latest checkpoint, cut into layers.
+    """Return the state before the first step, from the base's latest checkpoint.
 
-    Adapters are drawn from the seed.
+    A continuous base is discretised if the config asks for a layer_table. Adapters are
+    initialised from the seed.
 
     Raises:
-      UserError: if the base has no checkpoint that can be loaded.
+      UserError: If the base has no checkpoint that can be loaded.
     """
     run = run_directory.load(Path(config.finetune.base), mesh)
-    own, c = run.config.model, config.model
+    base_model, c = run.config.model, config.model
     plain = dataclasses.replace(config, model=c.without_adapters())
     params = run.params
-    if own.weights != c.weights:
-        cut = jax.jit(
-            lambda params: discrete_params(own, params, c.num_layers),
+    if base_model.weights != c.weights:
+        discretise = jax.jit(
+            lambda params: discrete_params(base_model, params, c.num_layers),
             out_shardings=state.shardings(plain, mesh).params,
         )
-        params = on_mesh(mesh, cut)(params)
+        params = on_mesh(mesh, discretise)(params)
     if c.lora_rank:
         params = trainable.join(params, _adapters(config, mesh))
     return state.with_params(config, mesh, params)
 
 
-def _begun(workdir: Path) -> Config | None:
+def _started_run(workdir: Path) -> Config | None:
+    """Return the config of the run in the folder, if there is one."""
     exists = (workdir / run_directory.CONFIG).exists()
     return run_directory.read_config(workdir) if exists else None
 
 
-def _decided_by(base: Path, config: Config, dataset: Dataset) -> ModelConfig:
-    """The base's model, cut into layers if that is asked for."""
-    own = run_directory.read_config(base).model
-    _check_tokens(base, own, dataset)
-    check_is_merged(own, base)
-    if not BLOCKS[own.block].learned_positions:
-        longer = max(own.max_len, dataset.seq_len)
-        own = dataclasses.replace(own, max_len=longer)
+def _base_model(base: Path, config: Config, dataset: Dataset) -> ModelConfig:
+    """Return the base's model, discretised if the config asks for that."""
+    model = run_directory.read_config(base).model
+    _check_tokens(base, model, dataset)
+    check_is_merged(model, base)
+    if not BLOCKS[model.block].learned_positions:
+        max_len = max(model.max_len, dataset.seq_len)
+        model = dataclasses.replace(model, max_len=max_len)
     num_steps = config.finetune.num_steps
-    if own.weights == "layer_table":
-        if num_steps not in (0, own.num_layers):
+    if model.weights == "layer_table":
+        if num_steps not in (0, model.num_layers):
             raise UserError(
                 f"config.finetune.num_steps: {base} is a layer_table of"
-                f" {own.num_layers} layers, with no weights between them; use 0, or a"
+                f" {model.num_layers} layers, with no weights between them; use 0, or a"
                 f" base with other model.weights, got {num_steps}"
             )
-        return own
+        return model
     if not num_steps and not config.model.lora_rank:
-        return own
-    return discrete_model(own, num_steps or own.num_layers)
+        return model
+    return discrete_model(model, num_steps or model.num_layers)
 
 
-def _check_tokens(base: Path, own: ModelConfig, dataset: Dataset) -> None:
+def _check_tokens(base: Path, model: ModelConfig, dataset: Dataset) -> None:
+    """Check that tokenizer and sequence length of the dataset suit the base."""
     if run_directory.tokenizer_fingerprint(base) != dataset.tokenizer_fingerprint:
         raise UserError(
-            f"dataset {dataset.path} has another tokenizer than the base {base}:"
+            f"dataset {dataset.path} has a different tokenizer than the base {base}:"
             " prepare it with the base's"
         )
-    if BLOCKS[own.block].learned_positions and dataset.seq_len > own.max_len:
+    if BLOCKS[model.block].learned_positions and dataset.seq_len > model.max_len:
         raise UserError(
             f"dataset {dataset.path} has sequences of {dataset.seq_len} tokens, longer"
-            f" than the {own.max_len} that the base {base} has positions for: prepare"
-            f" it with --seq_len={own.max_len} or less"
+            f" than the {model.max_len} that the base {base} has positions for: prepare"
+            f" it with --seq_len={model.max_len} or less"
         )
 
 
-def _joined(given: ModelConfig, decided: ModelConfig, base: Path) -> ModelConfig:
-    """What the base decides, and what is given of the rest."""
+def _merge_fields(
+    given: ModelConfig, base_model: ModelConfig, base: Path
+) -> ModelConfig:
+    """Return the base's model with the `_FREE` fields of the given one.
+
+    Raises:
+      UserError: If another field is given that differs from the base.
+    """
     for field in dataclasses.fields(ModelConfig):
-        value, wanted = getattr(given, field.name), getattr(decided, field.name)
-        if field.name not in _FREE and value not in (field.default, wanted):
+        value, expected = getattr(given, field.name), getattr(base_model, field.name)
+        if field.name not in _FREE and value not in (field.default, expected):
             raise UserError(
                 f"config.model.{field.name}: {value!r} is not what the base {base} has"
-                f" ({wanted!r}): leave it out, the base decides"
+                f" ({expected!r}): leave it out, the base decides"
             )
     return dataclasses.replace(
-        decided, **{name: getattr(given, name) for name in _FREE}
+        base_model, **{name: getattr(given, name) for name in _FREE}
     )
 
 
 def _adapters(config: Config, mesh: Mesh) -> dict:
-    """The first parameters of adapters alone."""
-    only = dataclasses.replace(config.finetune, train_embeddings=False)
-    config = dataclasses.replace(config, finetune=only)
+    """Initialise the adapters' parameters from the seed."""
+    # With frozen embeddings, the trainable parameters are exactly the adapters.
+    finetune = dataclasses.replace(config.finetune, train_embeddings=False)
+    config = dataclasses.replace(config, finetune=finetune)
 
-    def of_adapters(params: dict) -> dict:
+    def adapters_only(params: dict) -> dict:
         return trainable.split(config, params)[0]
 
-    draw = jax.jit(
-        lambda: of_adapters(state.first_params(config)),
-        out_shardings=of_adapters(state.shardings(config, mesh).params),
+    initialise = jax.jit(
+        lambda: adapters_only(state.first_params(config)),
+        out_shardings=adapters_only(state.shardings(config, mesh).params),
     )
-    return draw()
+    return initialise()

@@ -1,4 +1,4 @@
-"""Cuts a continuous model into layers: its weights on a grid become their table."""
+"""Discretisation of a continuous model: its weights on a grid become a layer_table."""
 
 import dataclasses
 from pathlib import Path
@@ -21,10 +21,13 @@ from diffeq_former.training import run_directory, state
 
 
 def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
-    """The layer_table that a model is in so many steps; they keep their length.
+    """Return the layer_table that computes a continuous model in `num_steps` steps.
+
+    The horizon stays, so each layer keeps the step size horizon / num_steps.
 
     Raises:
-      UserError: if it has no such twin.
+      UserError: If the number of steps is invalid, the model is a layer_table already,
+        or its solver evaluates weights at several times per step.
     """
     if num_steps < 1:
         raise UserError(f"num_steps: expected 1 or more, got {num_steps}")
@@ -35,8 +38,9 @@ def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
         )
     if len(SOLVERS[c.solver].nodes) > 1:
         raise UserError(
-            f"this model's solver is {c.solver}, whose steps need weights of several"
-            " times, where a layer has one; use a run with euler, lie_trotter or strang"
+            f"this model's solver is {c.solver}, whose steps need weights at several"
+            " times, but a layer has those of one; use a run with euler, lie_trotter or"
+            " strang"
         )
     return dataclasses.replace(
         c.at_depth(num_steps),
@@ -48,50 +52,51 @@ def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
 
 
 def discrete_params(c: ModelConfig, params: dict, num_steps: int) -> dict:
-    """The parameters of `discrete_model`, from those of the continuous one."""
+    """Return the parameters of `discrete_model` from those of the continuous model."""
     exact = dataclasses.replace(
         c.at_depth(num_steps), generate_weights="tabulated", dtype="float32"
     )
     table = Transformer(exact).apply({"params": params}, method="tabulate")
     weights = jax.tree.map(lambda w: w[:, 0], table)
     lengths_T = own_grid(exact).lengths_T
-    if lengths_T is not None:  # layers are equally long
+    if lengths_T is not None:  # the layers of a layer_table have one step size
         units = BLOCKS[c.block].units(exact)
         weights = with_step_lengths(units, weights, num_steps * lengths_T)
     return params | {"weights": weights}
 
 
 def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> Config:
-    """Writes a run at its step 0 whose model is that of a run's latest checkpoint.
+    """Discretise the latest checkpoint of a run and write it as a new run at step 0.
 
-    It can be evaluated, used and trained like any other; the optimizer starts anew.
+    The new run can be evaluated, used and trained like any other; its optimizer state
+    is fresh.
 
     Args:
-      workdir: The continuous run's folder.
-      num_steps: Steps over depth, which become layers.
-      output: The new run's folder, which must not exist. It is complete or not there.
-      mesh: Where arrays lie meanwhile.
+      workdir: The folder of the continuous run.
+      num_steps: Number of solver steps, each of which becomes a layer.
+      output: The folder of the new run, which must not exist; written atomically.
+      mesh: Mesh on which the arrays are computed.
 
     Returns:
-      The new run's config.
+      The config of the new run.
 
     Raises:
-      UserError: for a run that cannot be read or has no such twin, or the output.
+      UserError: If the run cannot be read or discretised, or `output` exists.
     """
-    own = run_directory.read_config(workdir)
+    source = run_directory.read_config(workdir)
     config = dataclasses.replace(
-        write_run.of_its_own(own),
-        model=discrete_model(own.model, num_steps),
+        write_run.without_finetuning(source),
+        model=discrete_model(source.model, num_steps),
         training=dataclasses.replace(
-            own.training, depth_grid="fixed", depth_steps="", depth_steps_from=0.0
+            source.training, depth_grid="fixed", depth_steps="", depth_steps_from=0.0
         ),
     )
     with complete_or_nothing(output) as folder:
         run = run_directory.load(workdir, mesh)
-        make = jax.jit(
-            lambda params: discrete_params(own.model, params, num_steps),
+        discretise = jax.jit(
+            lambda params: discrete_params(source.model, params, num_steps),
             out_shardings=state.shardings(config, mesh).params,
         )
-        params = on_mesh(mesh, make)(run.params)
+        params = on_mesh(mesh, discretise)(run.params)
         write_run.write(folder, config, params, workdir, mesh)
     return config

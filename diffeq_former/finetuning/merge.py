@@ -1,4 +1,4 @@
-"""Adapters become part of the weights: the run is a plain layer_table again."""
+"""Merging of adapters into the weights, which gives a plain layer_table again."""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +17,7 @@ from diffeq_former.training import run_directory, state, trainable
 
 
 def check_is_merged(c: ModelConfig, workdir: Path) -> None:
-    """Raises UserError if the run's model has adapters beside its weights."""
+    """Raise UserError if the model of a run has adapters that are not merged."""
     if c.lora_rank:
         raise UserError(
             f"{workdir} has adapters of its own; merge them first"
@@ -26,61 +26,61 @@ def check_is_merged(c: ModelConfig, workdir: Path) -> None:
 
 
 def merged_params(c: ModelConfig, params: dict) -> dict:
-    """The parameters without adapters, each W + A B alpha / r; float32."""
+    """Return the parameters without adapters: each kernel is W + A B alpha / r."""
 
-    def merged(unit: dict) -> dict:
-        if "lora_a" not in unit:
-            return unit
-        product = _product(unit["lora_a"], unit["lora_b"])
-        kernel = unit["kernel"] + scale(c) * product
-        rest = {key: x for key, x in unit.items() if key not in NAMES}
-        return rest | {"kernel": kernel}
+    def merge(layer: dict) -> dict:
+        if "lora_a" not in layer:
+            return layer
+        product = _product(layer["lora_a"], layer["lora_b"])
+        kernel = layer["kernel"] + scale(c) * product
+        others = {key: x for key, x in layer.items() if key not in NAMES}
+        return others | {"kernel": kernel}
 
-    weights = {name: merged(unit) for name, unit in params["weights"].items()}
+    weights = {name: merge(layer) for name, layer in params["weights"].items()}
     return params | {"weights": weights}
 
 
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """A [L, *inputs, r] times B [L, r, *outputs] in every layer."""
+    """Multiply A [L, *inputs, r] by B [L, r, *outputs] in each layer."""
     exact = jax.lax.Precision.HIGHEST
     return jax.vmap(lambda a, b: jnp.tensordot(a, b, 1, precision=exact))(a, b)
 
 
 def merge_run(workdir: Path, adapter: Path | None, output: Path, mesh: Mesh) -> Config:
-    """Writes a run at its step 0 whose model is that of a run and its adapter.
+    """Merge an adapter into the latest checkpoint of a run; write a new run at step 0.
 
     Args:
       workdir: The run's folder.
-      adapter: Folder of an adapter in PEFT's format that was made for this run; None:
-        the run has one of its own.
-      output: The new run's folder, which must not exist. It is complete or not there.
-      mesh: Where arrays lie meanwhile.
+      adapter: The folder of an adapter in PEFT's format that was made for this run;
+        None: use the adapter that the run itself was trained with.
+      output: The folder of the new run, which must not exist; written atomically.
+      mesh: Mesh on which the arrays are computed.
 
     Returns:
-      The new run's config.
+      The config of the new run.
 
     Raises:
-      UserError: for a run that cannot be read or an adapter that is not its own, or the
-        output.
+      UserError: If the run cannot be read, the adapter is missing or was made for
+        another run, or `output` exists.
     """
-    own = run_directory.read_config(workdir)
-    if not adapter and not own.model.lora_rank:
+    source = run_directory.read_config(workdir)
+    if not adapter and not source.model.lora_rank:
         raise UserError(f"{workdir} has no adapter to merge: name one with --adapter")
-    if adapter and own.model.lora_rank:
+    if adapter and source.model.lora_rank:
         raise UserError(
             f"{workdir} has an adapter of its own: merge that first, without --adapter"
         )
-    plain = dataclasses.replace(own, model=own.model.without_adapters())
-    plain = write_run.of_its_own(plain)
+    plain = dataclasses.replace(source, model=source.model.without_adapters())
+    plain = write_run.without_finetuning(plain)
     with complete_or_nothing(output) as folder:
         run = run_directory.load(workdir, mesh)
-        model, params = own.model, run.params
+        model, params = source.model, run.params
         if adapter:
-            model, added = adapters.load(adapter, model, params)
-            params = trainable.join(added, params)
-        make = jax.jit(
+            model, adapter_params = adapters.load(adapter, model, params)
+            params = trainable.join(adapter_params, params)
+        merge = jax.jit(
             lambda params: merged_params(model, params),
             out_shardings=state.shardings(plain, mesh).params,
         )
-        write_run.write(folder, plain, on_mesh(mesh, make)(params), workdir, mesh)
+        write_run.write(folder, plain, on_mesh(mesh, merge)(params), workdir, mesh)
     return plain

@@ -1,4 +1,4 @@
-"""How PEFT describes an adapter of a block's Hugging Face twin."""
+"""PEFT's adapter_config.json, and the names of the layers in Hugging Face models."""
 
 import dataclasses
 import json
@@ -13,11 +13,12 @@ from diffeq_former.models.units import Linear
 
 SETTINGS = "adapter_config.json"
 
-# Of what else PEFT offers, the one value that is ours.
+# Other settings of PEFT, each with the only value that is supported.
 _PLAIN = {"peft_type": "LORA", "bias": "none", "use_rslora": False, "use_dora": False}
 
-# Of each block: where the layers are, and the modules of a layer by our names.
-TWINS = {
+# For each block: the module that holds the layers, and our names of linear layers ->
+# modules within a layer.
+HF_MODULES = {
     "gpt": (
         "transformer.h",
         {
@@ -42,8 +43,8 @@ TWINS = {
 }
 
 
-def check_twin(c: ModelConfig) -> None:
-    """Raises UserError if no Hugging Face model computes what this one does."""
+def check_has_hf_equivalent(c: ModelConfig) -> None:
+    """Raise UserError if the model has no equivalent in the library transformers."""
     plain = c.weights == "layer_table" and c.solver == "lie_trotter"
     stabilised = c.stabilisers == Stabilisers()
     if not plain or c.chain_norms or not stabilised:
@@ -51,23 +52,26 @@ def check_twin(c: ModelConfig) -> None:
         if plain:
             what = "with chain_norms" if stabilised else f"with {c.stabilisers}"
         raise UserError(
-            f"a model {what} has no Hugging Face twin, for which adapters are stored"
-            " alone: that is a layer_table with lie_trotter; merge the run instead with"
+            f"a model {what} has no Hugging Face equivalent, which an adapter in PEFT's"
+            " format needs: use a layer_table with lie_trotter, or merge the run with"
             " tools/convert.py merge_lora --workdir=... --output=..."
         )
 
 
-def adapted(c: ModelConfig) -> Iterator[tuple[str, str, Linear, float]]:
-    """Of each adapted unit: its name, its module, itself, and what its B is times."""
-    units, (_, modules) = BLOCKS[c.block].units(c), TWINS[c.block]
+def adapted_layers(c: ModelConfig) -> Iterator[tuple[str, str, Linear, float]]:
+    """Yield (name, PEFT's module, layer spec, factor of B) for each adapted layer.
+
+    The factor is the step size for layers that write to the residual stream, else 1.
+    """
+    units, (_, modules) = BLOCKS[c.block].units(c), HF_MODULES[c.block]
     for name in linear_names(units):
         if is_adapted(c, name):
-            length = c.step_size if units[name].writes_residual else 1.0
-            yield name, modules[name], units[name], length
+            factor = c.step_size if units[name].writes_residual else 1.0
+            yield name, modules[name], units[name], factor
 
 
 def settings(c: ModelConfig) -> dict:
-    """What goes into adapter_config.json."""
+    """Return the contents of adapter_config.json."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -76,17 +80,18 @@ def settings(c: ModelConfig) -> dict:
         "r": c.lora_rank,
         "lora_alpha": c.lora_alpha,
         "lora_dropout": c.lora_dropout,
-        "target_modules": [module for _, module, _, _ in adapted(c)],
+        "target_modules": [module for _, module, _, _ in adapted_layers(c)],
         "fan_in_fan_out": c.block == "gpt",  # GPT-2 stores its matrices transposed
         "bias": "none",
     }
 
 
 def read_settings(folder: Path, c: ModelConfig) -> ModelConfig:
-    """The model with the adapter that the folder's adapter_config.json describes.
+    """Return the model with the adapter that a folder's adapter_config.json describes.
 
     Raises:
-      UserError: if that is damaged, no plain LoRA, or of modules that c has not.
+      UserError: If the file cannot be read, does not describe plain LoRA, or names
+        modules that the model does not have.
     """
     path = folder / SETTINGS
     try:
@@ -106,12 +111,12 @@ def read_settings(folder: Path, c: ModelConfig) -> ModelConfig:
 
 
 def _named(path: Path, c: ModelConfig, target: str) -> list[str]:
-    """The units whose modules are meant: by their names, or the last parts of these."""
-    _, modules = TWINS[c.block]
+    """Return the layers whose module is the target, or ends with it as PEFT allows."""
+    _, modules = HF_MODULES[c.block]
     names = [n for n, module in modules.items() if f".{module}".endswith(f".{target}")]
     if not names:
         raise UserError(
-            f"{path} is for another base: {target!r} is no module of the {c.block}"
+            f"{path} is for another base: {target!r} is not a module of the {c.block}"
             f" block, which has {', '.join(modules.values())}"
         )
     return names

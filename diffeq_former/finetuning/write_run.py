@@ -1,4 +1,4 @@
-"""Writes parameters as a run at its step 0, which goes on like any other."""
+"""Writing of converted parameters as a new run at step 0."""
 
 import contextlib
 import dataclasses
@@ -11,20 +11,20 @@ from diffeq_former.training import run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 
 
-def of_its_own(config: Config) -> Config:
-    """The config of a run that no longer knows what it started from."""
+def without_finetuning(config: Config) -> Config:
+    """Return the config without the settings of fine-tuning, such as the base run."""
     return dataclasses.replace(config, finetune=FinetuneConfig())
 
 
 def write(folder: Path, config: Config, params: dict, other: Path, mesh: Mesh) -> None:
-    """Into an empty folder, with another run's tokenizer and data.
+    """Write a run to an empty folder, with the tokenizer and data of another run.
 
     Args:
-      folder: of the new run.
-      config: of the new run.
-      params: of its model, on the mesh.
-      other: folder of the other run.
-      mesh: where arrays lie meanwhile.
+      folder: The folder of the new run.
+      config: The config of the new run.
+      params: The parameters of its model, on the mesh.
+      other: The folder of the other run.
+      mesh: The mesh of the parameters.
     """
     run_directory.write_twin(folder, config, other)
     checkpoints = Checkpoints(folder / run_directory.CHECKPOINTS, 1, 0)

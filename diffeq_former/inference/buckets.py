@@ -1,22 +1,22 @@
-"""Sizes that programs are compiled for: powers of two, so that they are few."""
+"""Bucketed array sizes, so that only a few programs have to be compiled."""
 
-SHORTEST = 16  # tokens of a prompt that are read at once; at most CHUNK
-CHUNK = 256  # longer prompts are read in several calls
-SHORTEST_CACHE = 256  # slots
+SHORTEST = 16  # smallest prefill chunk, in tokens; at most CHUNK
+CHUNK = 256  # largest prefill chunk; longer prompts take several calls
+SHORTEST_CACHE = 256  # smallest cache, in slots
 
 
-def num_rows(rows: int, shares: int) -> int:
-    """A multiple of the shares in which devices hold the rows."""
-    return _doubled(shares, rows)
+def num_rows(rows: int, shards: int) -> int:
+    """Return the batch size: the number of shards times a power of two."""
+    return _doubled(shards, rows)
 
 
 def chunk(longest: int) -> int:
-    """How many tokens of each prompt a call reads."""
+    """Return how many tokens of each prompt one prefill call reads."""
     return min(_doubled(SHORTEST, longest), CHUNK)
 
 
 def cache(needed: int, max_len: int) -> int:
-    """How many slots the cache has."""
+    """Return the number of slots of the cache, at most `max_len`."""
     return min(_doubled(SHORTEST_CACHE, needed), max_len)
 
 

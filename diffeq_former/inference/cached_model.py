@@ -1,6 +1,6 @@
-"""A model that reads token after token: pure functions of weights and cache.
+"""Incremental decoding with a key-value cache, as pure functions of weights and cache.
 
-B rows, L tokens of each, S slots of the cache, V vocabulary.
+B sequences, L tokens of each, S slots of the cache, V vocabulary.
 """
 
 import dataclasses
@@ -14,33 +14,36 @@ from diffeq_former.models.transformer import Transformer
 
 
 class Weights(NamedTuple):
+    """Parameters of a model together with the weights of its solver steps."""
+
     params: dict
-    table: dict  # of the parameters, at the model's depth
+    table: dict  # weights at the model's solver steps, generated from `params`
 
 
 class CachedModel:
-    """A model at one depth."""
+    """A model with a fixed number of solver steps that reads and writes a cache."""
 
     def __init__(self, config: ModelConfig):
         self.config = config.for_inference()
         self._model = Transformer(self.config, cached=True)
 
     def weights(self, params: dict) -> Weights:
+        """Generate the weights of all solver steps from the parameters."""
         return Weights(params, self._model.apply({"params": params}, method="tabulate"))
 
     def empty_cache(self, B: int, S: int) -> dict:
-        """Room for keys and values, [steps, B, S, key-value heads, head] each."""
+        """Return zeroed keys and values, [steps, B, S, KV heads, head size] each."""
         model = Transformer(dataclasses.replace(self.config, max_len=S), cached=True)
         tokens_B1 = jnp.zeros((B, 1), jnp.int32)
-        made = jax.eval_shape(model.init, jax.random.key(0), tokens_B1)
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), made["cache"])
+        shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_B1)
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["cache"])
 
     def read(self, weights: Weights, cache: dict, tokens_BL, positions_BL) -> dict:
-        """The cache with the tokens' keys and values at their positions."""
+        """Return the cache with the keys and values of the tokens written to it."""
         return self._apply(weights, cache, tokens_BL, positions_BL, "hidden")[1]
 
     def logits(self, weights: Weights, cache: dict, tokens_BL, positions_BL):
-        """Logits [B, L, V] of what follows each token, and the cache as of `read`."""
+        """Return the next-token logits [B, L, V] and the cache updated as by `read`."""
         return self._apply(weights, cache, tokens_BL, positions_BL, "__call__")
 
     def _apply(self, weights, cache, tokens_BL, positions_BL, method):

@@ -1,42 +1,43 @@
-"""The text of a row as its tokens come: whole characters, up to a stop string."""
+"""Incremental detokenisation: whole characters only, up to a stop string."""
 
 import os
 
 from diffeq_former.errors import UserError
 
-_UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # also what stands for half a character
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # an incomplete character decodes to this
 
 
 def check_stop(stop: list[str]) -> None:
-    """Raises UserError for an empty stop string, which would be found everywhere."""
+    """Raise UserError for an empty stop string, which would match everywhere."""
     if "" in stop:
         raise UserError("stop: expected strings of one character or more, got ''")
 
 
 class Continuation:
-    """What follows one prompt.
+    """The text that continues one prompt.
 
     Args:
-      tokenizer: one of `data.tokenizers`.
-      prompt: its token ids.
-      stop: the text ends before the first of these in it.
+      tokenizer: One of `data.tokenizers`.
+      prompt: The token ids of the prompt.
+      stop: Stop strings; the text ends before the first occurrence of any of them.
     """
 
     def __init__(self, tokenizer, prompt: list[int], stop: list[str]):
         self._tokenizer, self._prompt, self._stop = tokenizer, prompt, stop
         self.prompt_text = tokenizer.decode(prompt)
-        self.text = ""  # that was given out
-        self.stopped = False  # by a stop string
-        self.num_tokens = 0  # up to it
+        self.text = ""  # all text that `update` has returned so far
+        self.stopped = False  # whether a stop string was found
+        self.num_tokens = 0  # up to and including the stop string
 
     def update(self, tokens: list[int], last: bool) -> str:
-        """What is new of the text and will not change.
+        """Return the new text that further tokens cannot change.
 
-        Kept back is what may be half a character, or the beginning of a stop string.
+        Text at the end that may be an incomplete character, or the beginning of a stop
+        string, is held back until it is certain.
 
         Args:
-          tokens: all that follow the prompt, so far.
-          last: whether no more will come.
+          tokens: All tokens after the prompt so far.
+          last: Whether no more tokens will follow.
         """
         text, before = self._decode(tokens), self.num_tokens
         self.num_tokens = len(tokens)
@@ -55,18 +56,20 @@ class Continuation:
         return new
 
     def _decode(self, tokens: list[int]) -> str:
-        """What the tokens add to the prompt's text; it may end in half a character."""
+        """Return the text after the prompt, perhaps with an incomplete character."""
         text = self._tokenizer.decode(self._prompt + tokens)
         return text[len(os.path.commonprefix([text, self.prompt_text])) :]
 
     def _first_stop(self, text: str) -> int | None:
-        places = [text.find(stop) for stop in self._stop]
-        return min((place for place in places if place >= 0), default=None)
+        """Return the index of the earliest stop string in the text."""
+        indices = [text.find(stop) for stop in self._stop]
+        return min((i for i in indices if i >= 0), default=None)
 
     def _certain(self, text: str) -> str:
+        """Strip incomplete characters and the longest prefix of a stop string."""
         text = text.rstrip(_UNKNOWN)
-        kept = 0
+        held_back = 0
         for stop in self._stop:
-            parts = (n for n in range(1, len(stop)) if text.endswith(stop[:n]))
-            kept = max([kept, *parts])
-        return text[: len(text) - kept]
+            prefixes = (n for n in range(1, len(stop)) if text.endswith(stop[:n]))
+            held_back = max([held_back, *prefixes])
+        return text[: len(text) - held_back]

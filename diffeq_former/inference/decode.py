@@ -1,6 +1,6 @@
-"""Decoding: rounds on the device, each of which adds tokens to every row.
+"""The decoding loop on the device: each round adds tokens to every sequence.
 
-B rows, R rounds of a call, W most tokens of a round, V vocabulary.
+B sequences, R rounds per call, W maximum number of tokens per round, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,23 @@ from diffeq_former.inference.sampling import Rule, sample
 
 
 class Rows(NamedTuple):
-    """Where each row stands. The cache knows all that is before its last token."""
+    """Decoding state of a batch; the cache holds all tokens before the last ones."""
 
-    last_B2: jax.Array  # its last two tokens
-    position_B: jax.Array  # of the last one
-    left_B: jax.Array  # how many may follow; a row with none left has ended
-    keys_B: jax.Array  # for its draws
+    last_B2: jax.Array  # last two tokens of each sequence
+    position_B: jax.Array  # position of the last token
+    left_B: jax.Array  # number of tokens that may follow; 0 if the sequence has ended
+    keys_B: jax.Array  # random keys for sampling
 
 
-# round(caches, rows) -> (caches, tokens [B, W], how many of them count [B])
+# round(caches, rows) -> (caches, tokens [B, W], number of valid tokens [B])
 Round = Callable[[tuple, Rows], tuple[tuple, jax.Array, jax.Array]]
 
 
 def plain_round(model: CachedModel, weights: Weights, rule: Rule, V: int) -> Round:
-    """One token, of the first V ids, drawn with the row's key and its position."""
+    """Return a round that samples one token per sequence from the first V token ids.
+
+    The random key of a token is its sequence's key folded with the position.
+    """
 
     def one_token(caches: tuple, rows: Rows):
         token_B1, position_B1 = rows.last_B2[:, 1:], rows.position_B[:, None]
@@ -40,11 +43,12 @@ def plain_round(model: CachedModel, weights: Weights, rule: Rule, V: int) -> Rou
 
 
 def decode(one_round: Round, caches: tuple, rows: Rows, eot, R: int, W: int):
-    """Up to R rounds, fewer where all rows end.
+    """Run up to R rounds, or fewer if all sequences end before.
 
     Returns:
-      The caches; the rounds' tokens [R, B, W], and how many of each count [R, B]: none
-      of a row that had ended before. What follows a row's `eot` does not count either.
+      The caches, the tokens of the rounds [R, B, W], and the number of valid tokens in
+      each round [R, B], which is 0 once a sequence has ended. The count of the round in
+      which `eot` is sampled may include tokens after it, which the caller drops.
     """
 
     def unfinished(state):
@@ -66,6 +70,7 @@ def decode(one_round: Round, caches: tuple, rows: Rows, eot, R: int, W: int):
 
 
 def _advance(rows: Rows, new_BW, counts_B, eot) -> Rows:
+    """Return the decoding state after a round."""
     known = jnp.concatenate([rows.last_B2, new_BW], axis=1)
     last_two_B2 = counts_B[:, None] + jnp.arange(2)[None]
     counts_BW = jnp.arange(new_BW.shape[1])[None] < counts_B[:, None]

@@ -1,4 +1,4 @@
-"""One thread owns the device and continues the prompts of all requests."""
+"""Batching engine of the server: one thread owns the device and runs all requests."""
 
 import collections
 import queue
@@ -13,20 +13,20 @@ from diffeq_former.inference.continuation import Continuation
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.protocol import MOST_CHOICES, Completion, RequestError
 
-MOST_WAITING = 64  # requests
+MOST_WAITING = 64  # length of the request queue
 
 
 class Piece(NamedTuple):
-    """New text of one choice."""
+    """New text of one choice of a completion."""
 
     index: int
     text: str
-    finish_reason: str | None  # "stop" or "length" with its last piece
-    num_tokens: int  # of the choice, so far
+    finish_reason: str | None  # "stop" or "length" in the last piece of a choice
+    num_tokens: int  # number of tokens of the choice so far
 
 
 class Job:
-    """A request under way. It is given up when its `with` block is left."""
+    """A submitted request; use as a context manager, which cancels it on exit."""
 
     def __init__(self, completion: Completion, tokenizer):
         c = completion
@@ -41,55 +41,58 @@ class Job:
             for i, prompt in enumerate(prompts)
         ]
         self._texts = [Continuation(tokenizer, prompt, c.stop) for prompt in prompts]
-        self._unseen = {i: t.prompt_text for i, t in enumerate(self._texts) if c.echo}
+        self._unsent = {i: t.prompt_text for i, t in enumerate(self._texts) if c.echo}
         self._events = queue.SimpleQueue()
-        self._given_up = False
+        self._cancelled = False
 
     def __enter__(self) -> "Job":
         return self
 
     def __exit__(self, *_) -> None:
-        self._given_up = True
+        self._cancelled = True
 
     def pieces(self) -> Iterator[Piece]:
-        """All that comes, up to the last piece of the last choice.
+        """Yield pieces of text as they are generated, until all choices are complete.
 
         Raises:
-          RequestError: if it fails.
+          RequestError: If the request fails.
         """
-        left = len(self.rows)
-        while left:
+        unfinished = len(self.rows)
+        while unfinished:
             event = self._events.get()
             if isinstance(event, RequestError):
                 raise event
-            left -= event.finish_reason is not None
+            unfinished -= event.finish_reason is not None
             yield event
 
     def update(self, i: int, tokens: list[int], ended: bool) -> bool:
-        """Takes the tokens of a choice so far; returns whether it shall end."""
-        if self._given_up:
+        """Pass on the tokens of choice i so far; return whether it should end now."""
+        if self._cancelled:
             return True
         row, text = self.rows[i], self._texts[i]
-        new = self._unseen.pop(i, "") + text.update(tokens, ended)
+        new = self._unsent.pop(i, "") + text.update(tokens, ended)
         reason = None
         if text.stopped or ended:
-            whole = not text.stopped and len(tokens) == row.max_new_tokens
-            reason = "length" if whole else "stop"
+            at_limit = not text.stopped and len(tokens) == row.max_new_tokens
+            reason = "length" if at_limit else "stop"
         if new or reason:
             self._events.put(Piece(i, new, reason, text.num_tokens))
         return text.stopped
 
     def fail(self, failure: RequestError) -> None:
+        """Make `pieces` raise this error."""
         self._events.put(failure)
 
 
 class Engine:
-    """Takes requests in their order; those that wait and are alike go together.
+    """Runs requests in order of arrival and batches waiting requests.
+
+    Requests can share a batch if their sampling is of one kind (`Sampling.kind`).
 
     Args:
-      generator: of the model.
-      params: of the model.
-      tokenizer: the model's.
+      generator: Generator of the model.
+      params: Parameters of the model.
+      tokenizer: Tokenizer of the model.
     """
 
     def __init__(self, generator: Generator, params: dict, tokenizer):
@@ -102,25 +105,32 @@ class Engine:
         self._worker.start()
 
     def submit(self, completion: Completion) -> Job:
-        """Raises RequestError if there is no room for it."""
+        """Queue a request.
+
+        Raises:
+          RequestError: If the request is too long for the model, the queue is full, or
+            the engine is closed.
+        """
         job = Job(completion, self._tokenizer)
         for row in job.rows:
             try:
                 self._generator.check(row)
             except UserError as error:
-                words = str(error).replace("max_new_tokens", "max_tokens")
-                raise RequestError(words, "max_tokens") from error
+                message = str(error).replace("max_new_tokens", "max_tokens")
+                raise RequestError(message, "max_tokens") from error
         with self._changed:
             if self._closed:
                 raise _closing()
             if len(self._waiting) >= MOST_WAITING:
-                raise RequestError("too many requests wait; try again later", None, 429)
+                raise RequestError(
+                    "too many requests are waiting; try again later", None, 429
+                )
             self._waiting.append(job)
             self._changed.notify()
         return job
 
     def close(self) -> None:
-        """Waits for what is under way; what still waits fails."""
+        """Fail the waiting requests and wait for the running ones to complete."""
         with self._changed:
             self._closed = True
             for job in self._waiting:
@@ -130,17 +140,21 @@ class Engine:
         self._worker.join()
 
     def _work(self) -> None:
+        """Run requests until the engine is closed."""
         while jobs := self._next_jobs():
             try:
                 self._run(jobs)
             except Exception as error:
-                words = " ".join(f"{type(error).__name__}: {error}".split())
-                print(f"a request failed: {words}", file=sys.stderr, flush=True)
+                message = " ".join(f"{type(error).__name__}: {error}".split())
+                print(f"a request failed: {message}", file=sys.stderr, flush=True)
                 for job in jobs:
                     job.fail(RequestError("generation failed", None, 500))
 
     def _next_jobs(self) -> list[Job]:
-        """The first that waits and all that can go with it; none: it is closed."""
+        """Return the first waiting job and all jobs that can share its batch.
+
+        Blocks until there is a job; the list is empty if the engine was closed.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             jobs, room = [], MOST_CHOICES
@@ -168,4 +182,4 @@ def _kind(job: Job) -> tuple:
 
 
 def _closing() -> RequestError:
-    return RequestError("the server is about to end", None, 503)
+    return RequestError("the server is shutting down", None, 503)

@@ -1,7 +1,7 @@
-"""Continues prompts: the weights tabulated once, keys and values cached.
+"""Text generation from token ids, with weights tabulated once and a key-value cache.
 
-B rows (a power of two of them), C tokens of a context that are read at once, S slots of
-the cache, R rounds of decoding in one call, W most tokens of a round.
+B sequences in a (padded) batch, C context tokens per prefill call, S slots of the
+cache, R decoding rounds per call, W maximum number of tokens per round.
 """
 
 import functools
@@ -21,25 +21,26 @@ from diffeq_former.inference.decode import Rows, decode, plain_round
 from diffeq_former.inference.sampling import Rule, Sampling
 from diffeq_former.inference.speculative import Draft, speculative_round
 
-STRIDE = 8  # tokens of a row between two looks at what came
+STRIDE = 8  # tokens per sequence that are decoded before the host looks at them
 
 
 class Generator:
-    """Continues prompts with one model; its compiled programs are kept.
+    """Continues prompts with one model and caches its compiled programs.
 
-    Prompts are read by one program, and decoded by another; there is one of each for
-    every bucket of sizes (see `buckets`) and, of the latter, every kind of sampling.
+    One program reads prompts (prefill) and another one decodes. Each is compiled once
+    per bucket of sizes (see `buckets`), the second also once per kind of sampling.
 
     Args:
-      config: of the model.
-      mesh: of the parameters' devices. Every process gives the same prompts and gets
-        the same answers.
-      vocab_size: of the tokenizer, where the model's is padded: the ids from there on
-        are never drawn.
-      draft: decodes speculatively; what is drawn has the same distribution.
+      config: Config of the model.
+      mesh: Mesh of the parameters. Every process passes the same prompts and gets the
+        same results.
+      vocab_size: Vocabulary size of the tokenizer, if that of the model is padded; ids
+        starting at this value are never sampled.
+      draft: Settings for speculative decoding, which samples from the same
+        distribution; None disables it.
 
     Raises:
-      UserError: if the model cannot draft so.
+      UserError: If the model cannot draft with these settings.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class Generator:
         vocab_size: int | None = None,
         draft: Draft | None = None,
     ):
-        self.max_len, self._shares = config.max_len, num_row_shares(mesh)
-        # Tokens, of all calls.
+        self.max_len, self._shards = config.max_len, num_row_shares(mesh)
+        # Numbers of tokens, summed over all calls.
         self.num_new = self.num_drafted = self.num_accepted = 0
         configs = (config, draft.config(config)) if draft else (config,)
         models = tuple(map(CachedModel, configs))
@@ -86,26 +87,27 @@ class Generator:
         before: list[int] | None = None,
         watch: Watch | None = None,
     ) -> list[list[int]]:
-        """The tokens that follow each prompt, up to the end of its text.
+        """Return the tokens that follow each prompt, up to the end of the text.
 
-        The end-of-text token is put before each prompt, as it stands before each
-        document in training; so an empty prompt starts a new text.
+        The end-of-text token is prepended to each prompt, as it precedes each document
+        in training; so an empty prompt starts a new text.
 
         Args:
-          params: of the model.
-          prompts: token ids, of any lengths.
-          max_new_tokens: how many may follow.
-          temperature: see `sampling.Sampling`, as for `top_k` and `top_p`.
-          top_k: see there.
-          top_p: see there.
-          seed: row i draws with seed + i, and what it draws depends on nothing else
-            of the batch. Below 2**32.
-          eot: the end-of-text token, which ends a row and is not in the result.
-          before: what is put before each prompt instead of it.
-          watch: see `run`.
+          params: Parameters of the model.
+          prompts: Token ids, of any lengths.
+          max_new_tokens: Maximum number of tokens that follow a prompt.
+          temperature: See `sampling.Sampling`, as for `top_k` and `top_p`.
+          top_k: See there.
+          top_p: See there.
+          seed: Prompt i is continued with seed + i, independently of the other prompts
+            in the batch. Less than 2**32.
+          eot: The end-of-text token, which ends a text and is not in the result.
+          before: Tokens to prepend to each prompt instead of `eot`.
+          watch: See `run`.
 
         Raises:
-          UserError: for a wrong value, or more tokens than the model's `max_len`.
+          UserError: If a value is out of range, or prompt and new tokens exceed the
+            model's `max_len`.
         """
         sampling = Sampling(temperature, top_k, top_p)
         rows = [
@@ -124,11 +126,11 @@ class Generator:
         return [row.new for row in rows]
 
     def tabulate(self, params: dict) -> tuple[Weights, ...]:
-        """The weights for `run`, made once from the parameters."""
+        """Generate the weights that `run` needs; once for given parameters."""
         return self._tabulate(params)
 
     def check(self, row: Row) -> None:
-        """Raises UserError if the model has no room for it."""
+        """Raise UserError if context and new tokens exceed the model's `max_len`."""
         new, length = row.max_new_tokens, len(row.context)
         room = max(0, self.max_len + 1 - length)  # the last token is not read
         if new < 0:
@@ -147,30 +149,36 @@ class Generator:
         eot: int,
         watch: Watch | None = None,
     ) -> None:
-        """Continues checked rows, whose samplings are of one kind, until all end.
+        """Continue rows that passed `check`, until all have ended.
 
         Args:
-          weights: see `tabulate`.
-          rows: `new` is filled in.
-          eot: the end-of-text token, which ends a row.
-          watch: is called for each row every few tokens, with its number, its new
-            tokens and whether they are all; a row for which it is true ends there.
+          weights: The result of `tabulate`.
+          rows: Sequences of one kind of sampling; their `new` is filled in.
+          eot: The end-of-text token, which ends a sequence.
+          watch: Called every few tokens for each row, with its index, its new tokens
+            so far, and whether it has ended; the row ends if it returns True.
         """
-        B = buckets.num_rows(len(rows), self._shares)
+        B = buckets.num_rows(len(rows), self._shards)
         needed = max(len(row.context) - 1 + row.max_new_tokens for row in rows)
         caches = self._empty(B, buckets.cache(needed, self.max_len))
-        for tokens_BC, positions_BC in batch.chunks(rows, B, self.max_len):
+        for tokens_BC, positions_BC in batch.prefill_inputs(rows, B, self.max_len):
             caches = self._read(weights, caches, tokens_BC, positions_BC)
-        rule = Rule.of([row.sampling for row in batch.filled(rows, B)])
+        rule = Rule.of([row.sampling for row in batch.pad_rows(rows, B)])
         while not all(row.ended for row in rows):
             caches, new_RBW, counts_RB = self._decode(
-                weights, caches, *batch.standing(rows, B), np.int32(eot), rule
+                weights, caches, *batch.decoding_state(rows, B), np.int32(eot), rule
             )
             self._count(np.asarray(counts_RB), new_RBW.shape[-1])
-            batch.take(rows, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch)
+            batch.append_tokens(
+                rows, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch
+            )
         self.num_new += sum(len(row.new) for row in rows)
 
     def _count(self, counts_RB: np.ndarray, W: int) -> None:
+        """Add to the numbers of drafted and accepted tokens.
+
+        Each round of a sequence drafts W - 1 tokens and adds one of the full model.
+        """
         rounds = np.count_nonzero(counts_RB)
         self.num_drafted += int(rounds * (W - 1))
         self.num_accepted += int(counts_RB.sum() - rounds)

@@ -1,7 +1,7 @@
 """A run as a model of EleutherAI's lm-evaluation-harness (package lm_eval).
 
-As the harness treats its own models: before a text stands only what its tokenizer puts
-there, for most nothing, and the end-of-text token stands in for an empty context.
+Texts are tokenised as by the harness's own models: only what the tokenizer itself adds
+precedes a text (usually nothing), and an empty context becomes a prefix token.
 """
 
 import itertools
@@ -19,65 +19,71 @@ from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.likelihood import make_score
 from diffeq_former.inference.sampling import Sampling
 
-MAX_NEW_TOKENS = 256  # of a task that does not say how many it wants
+MAX_NEW_TOKENS = 256  # for tasks that do not set their own limit
 
 
 class HarnessModel(TemplateLM):
     """Scores and continues texts with one model.
 
     Args:
-      c: of the model, at the depth that is wanted.
-      params: of the model.
-      tokenizer: one of `data.tokenizers`, the model's.
-      mesh: of the parameters' devices.
-      batch_size: texts at a time.
+      c: Config of the model, with the number of solver steps to evaluate.
+      params: Parameters of the model.
+      tokenizer: Tokenizer of the model, one of `data.tokenizers`.
+      mesh: Mesh of the parameters.
+      batch_size: Number of texts per batch.
     """
 
     def __init__(
         self, c: ModelConfig, params: dict, tokenizer, mesh: Mesh, batch_size: int
     ):
         super().__init__()
-        self._own, self._params, self._batch_size = tokenizer, params, batch_size
+        self._tokenizer, self._params = tokenizer, params
+        self._batch_size = batch_size
         self._score = make_score(c, mesh, batch_size)
         self._generator = Generator(c, mesh, tokenizer.vocab_size)
         self._max_len = c.max_len
 
     @property
     def eot_token_id(self) -> int:
-        return self._own.eot
+        return self._tokenizer.eot
 
     @property
     def prefix_token_id(self) -> int:
-        return self._own.before[-1]
+        return self._tokenizer.before[-1]
 
     @property
     def tokenizer_name(self) -> str:
-        return self._own.fingerprint
+        return self._tokenizer.fingerprint
 
     def tok_encode(self, string: str, add_special_tokens=None, **_) -> list[int]:
-        opening = () if add_special_tokens is False else self._own.opening
-        return [*opening, *self._own.encode(string)]
+        opening = () if add_special_tokens is False else self._tokenizer.opening
+        return [*opening, *self._tokenizer.encode(string)]
 
     def _loglikelihood_tokens(self, requests, **_) -> list[tuple[float, bool]]:
-        # A context of spaces alone is empty: they are taken for the continuation's.
+        # A context of spaces only arrives empty: the harness moves trailing spaces of
+        # the context to the continuation.
         pairs = [(c or [self.prefix_token_id], more) for _, c, more in requests]
         return self._score(self._params, pairs)
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False):
-        """Log p of whole texts, in windows as long as the model, each token once."""
+        """Return log p of whole texts, scored in windows of at most max_len tokens.
+
+        Each token is scored once.
+        """
         windows = [self._windows(request.args[0]) for request in requests]
         scores = iter(self._score(self._params, list(itertools.chain(*windows))))
-        return [sum(next(scores)[0] for _ in own) for own in windows]
+        return [sum(next(scores)[0] for _ in of_text) for of_text in windows]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
+        """Continue the texts, in batches of one kind of sampling each."""
         rows = [self._row(i, *request.args) for i, request in enumerate(requests)]
         weights, texts = self._generator.tabulate(self._params), [""] * len(rows)
         for kind in dict.fromkeys(row.sampling.kind for row, _ in rows):
             alike = [i for i, (row, _) in enumerate(rows) if row.sampling.kind == kind]
             for start in range(0, len(alike), self._batch_size):
                 chosen = alike[start : start + self._batch_size]
-                found = self._continued([rows[i] for i in chosen], weights)
-                for i, text in zip(chosen, found, strict=True):
+                continued = self._continue([rows[i] for i in chosen], weights)
+                for i, text in zip(chosen, continued, strict=True):
                     texts[i] = text
         return texts
 
@@ -88,26 +94,29 @@ class HarnessModel(TemplateLM):
         return list(map(make_disjoint_window, windows))
 
     def _row(self, seed: int, text: str, options: dict) -> tuple[Row, list[str]]:
-        """What is asked for, and where the text ends."""
-        asked = normalize_gen_kwargs(options, MAX_NEW_TOKENS)
-        new = asked["max_gen_toks"]
+        """Return the sequence to continue and its stop strings."""
+        gen_kwargs = normalize_gen_kwargs(options, MAX_NEW_TOKENS)
+        new = gen_kwargs["max_gen_toks"]
         if new >= self._max_len:
             raise UserError(
-                f"max_gen_toks: {new} new tokens are wanted, and the model's max_len is"
-                f" {self._max_len}: give --max_new_tokens=N with fewer"
+                f"max_gen_toks: {new} new tokens are requested, but the model's max_len"
+                f" is {self._max_len}; set a lower --max_new_tokens"
             )
         context = self.tok_encode(text)[new - self._max_len :]
         sampling = Sampling(
-            float(asked.get("temperature", asked["do_sample"])),
-            int(asked.get("top_k") or 0),
-            float(asked.get("top_p") or 1.0),
+            float(gen_kwargs.get("temperature", gen_kwargs["do_sample"])),
+            int(gen_kwargs.get("top_k") or 0),
+            float(gen_kwargs.get("top_p") or 1.0),
         )
         row = Row(context or [self.prefix_token_id], new, seed, sampling)
-        return row, [stop for stop in asked["until"] if stop]
+        return row, [stop for stop in gen_kwargs["until"] if stop]
 
-    def _continued(self, asked: list[tuple[Row, list[str]]], weights) -> list[str]:
-        rows = [row for row, _ in asked]
-        texts = [Continuation(self._own, row.context, stop) for row, stop in asked]
+    def _continue(self, requests: list[tuple[Row, list[str]]], weights) -> list[str]:
+        """Return the continuations of sequences with their stop strings."""
+        rows = [row for row, _ in requests]
+        texts = [
+            Continuation(self._tokenizer, row.context, stop) for row, stop in requests
+        ]
 
         def watch(i: int, tokens: list[int], ended: bool) -> bool:
             texts[i].update(tokens, ended)

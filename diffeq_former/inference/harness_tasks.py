@@ -11,20 +11,20 @@ from lm_eval.tasks import TaskManager
 from diffeq_former.errors import UserError
 from diffeq_former.inference.harness import HarnessModel
 
-RESAMPLES = 1000  # for the standard error of what has no formula for it
+RESAMPLES = 1000  # bootstrap samples for standard errors without a closed form
 
 
 class Tasks:
-    """Tasks, groups and tags by name.
+    """A selection of tasks to evaluate models on.
 
     Args:
-      names: of the harness, or of files in `include_path`.
-      include_path: a folder of YAML files, which describe tasks.
-      data: a folder with each task's dataset under the name it has on the hub; None:
-        the hub.
+      names: Tasks, groups or tags of the harness or of files in `include_path`.
+      include_path: A folder of YAML files that define tasks.
+      data: A folder with each task's dataset under its name on the hub; None: load
+        from the hub.
 
     Raises:
-      UserError: for an unknown name, or a task whose data cannot be had.
+      UserError: If a name is unknown, or the data of a task cannot be loaded.
     """
 
     def __init__(
@@ -42,32 +42,35 @@ class Tasks:
         limit: int | None = None,
         max_new_tokens: int | None = None,
     ) -> list[dict]:
-        """Figures of each task: task, num_fewshot, samples, and the task's metrics.
+        """Evaluate a model on all tasks.
 
         Args:
-          model: that is evaluated.
-          num_fewshot: examples before each question; None, and where a task insists
-            on none: as the task has it.
-          limit: the first so many samples of each task; None: all.
-          max_new_tokens: longest answer; None: as the task has it.
+          model: The model to evaluate.
+          num_fewshot: Number of examples before each question; None: the task's own
+            number. Tasks that are defined as zero-shot stay so.
+          limit: Number of samples per task, the first ones; None: all.
+          max_new_tokens: Maximum length of an answer; None: the task's own limit.
+
+        Returns:
+          For each task: task, num_fewshot, samples, and the metrics of the task.
 
         Raises:
-          UserError: if a task has too few examples, or wants answers longer than the
-            model.
+          UserError: If a task has too few examples, or requests answers that are longer
+            than the model's `max_len`.
         """
-        answers = {"max_gen_toks": max_new_tokens} if max_new_tokens else None
-        with self._quiet_place(), _enough_examples(num_fewshot):
-            found = simple_evaluate(
+        gen_kwargs = {"max_gen_toks": max_new_tokens} if max_new_tokens else None
+        with self._data_folder(), _enough_examples(num_fewshot):
+            results = simple_evaluate(
                 model,
                 tasks=self._names,
                 num_fewshot=num_fewshot,
                 limit=limit,
-                gen_kwargs=answers,
+                gen_kwargs=gen_kwargs,
                 task_manager=self._manager,
                 bootstrap_iters=RESAMPLES,
                 log_samples=False,
             )
-        return [_figures(name, found) for name in found["results"]]
+        return [_metrics(name, results) for name in results["results"]]
 
     def _check(self, name: str) -> None:
         if name not in self._manager.all_tasks:
@@ -75,19 +78,20 @@ class Tasks:
             hint = f"did you mean {near[0]}?" if near else "lm_eval ls tasks lists all"
             raise UserError(f"--tasks: the harness knows no task {name}; {hint}")
         try:
-            with self._quiet_place():
+            with self._data_folder():
                 self._manager.load([name])
         except Exception as error:
-            words = " ".join(f"{type(error).__name__}: {error}".split())
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(
-                f"--tasks: task {name} cannot be loaded ({words}); its data must be on "
-                "the hub or, as there, in a folder named by --task_data"
+                f"--tasks: task {name} cannot be loaded ({cause}); its data must be on "
+                "the hub or, under the same name, in the folder given by --task_data"
             ) from error
 
     @contextlib.contextmanager
-    def _quiet_place(self):
-        """Where the tasks' data are found by their names, and what the harness says of
-        its work goes to stderr.
+    def _data_folder(self):
+        """Change into the data folder, and send the harness's output to stderr.
+
+        The harness opens a dataset by its name, which is then a relative path.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -98,6 +102,7 @@ class Tasks:
 
 @contextlib.contextmanager
 def _enough_examples(num_fewshot: int | None):
+    """Translate the harness's error about too few examples into a UserError."""
     try:
         yield
     except ValueError as error:
@@ -108,17 +113,17 @@ def _enough_examples(num_fewshot: int | None):
         ) from error
 
 
-def _figures(name: str, found: dict) -> dict:
-    """What was found of one task; the harness calls metrics "name,filter"."""
+def _metrics(name: str, results: dict) -> dict:
+    """Return the metrics of one task; the harness calls them "name,filter"."""
     metrics = {
         key.removesuffix(",none"): value
-        for key, value in found["results"][name].items()
+        for key, value in results["results"][name].items()
         if isinstance(value, int | float) and "," in key
     }
-    samples = found["n-samples"].get(name, {}).get("effective")
-    num_fewshot = found["n-shot"].get(name)
+    samples = results["n-samples"].get(name, {}).get("effective")
+    num_fewshot = results["n-shot"].get(name)
     return {"task": name, "num_fewshot": num_fewshot, "samples": samples, **metrics}
 
 
-# Its pool of processes would fork one that runs threads.
+# The harness's process pool would fork this process, which runs threads.
 os.environ["DISABLE_MULTIPROC"] = "1"

@@ -1,6 +1,6 @@
 """Log-likelihoods of continuations of token sequences.
 
-B batch, L padded length, N chunks of the length, C positions of each.
+B batch, L padded length, N chunks of the length, C positions per chunk.
 """
 
 import math
@@ -23,31 +23,31 @@ from diffeq_former.distributed.mesh import (
 )
 from diffeq_former.models.transformer import Transformer
 
-SHORTEST_BUCKET = 32  # sequences are padded to this times a power of two, tokens
-CHUNK = 128  # at most so many positions of each sequence have logits at once
+SHORTEST_BUCKET = 32  # tokens; sequences are padded to this times a power of two
+CHUNK = 128  # maximum number of positions of a sequence that have logits at once
 
-# (params, pairs of context and continuation) -> (log p, whether greedy) of each
+# (params, pairs of context and continuation) -> (log p, whether greedy) of each pair
 Score = Callable[
     [dict, Sequence[tuple[list[int], list[int]]]], list[tuple[float, bool]]
 ]
 
 
 def make_score(c: ModelConfig, mesh: Mesh, batch_size: int) -> Score:
-    """A function that scores continuations, spread over the mesh's devices.
+    """Return a function that scores continuations, sharded over the mesh.
 
-    Of each pair, log p(continuation | context) in nats, and whether greedy decoding
-    from the context would give the continuation. Contexts have one token or more. What
-    is longer than the model allows loses its first tokens. The weights are tabulated
-    once a call; there is a program for each power of two of the length.
+    For each pair it returns log p(continuation | context) in nats, and whether greedy
+    decoding from the context would give the continuation. Contexts have at least one
+    token. Sequences that exceed the model's `max_len` are truncated on the left. The
+    weights are tabulated once per call; one program is compiled for each padded length.
 
     Args:
-      c: of the model.
-      mesh: of the parameters' devices.
-      batch_size: pairs at a time; filled up so that devices can share them.
+      c: Config of the model.
+      mesh: Mesh of the parameters.
+      batch_size: Pairs per batch; rounded up to a multiple of the number of shards.
     """
-    shares = num_row_shares(mesh)
-    rows = -(-batch_size // shares) * shares
-    own = rows_of_process(mesh, rows)
+    shards = num_row_shares(mesh)
+    rows = -(-batch_size // shards) * shards
+    process_rows = rows_of_process(mesh, rows)
     tabulate, score_batch = _compile(c, mesh)
 
     def score(params: dict, pairs) -> list[tuple[float, bool]]:
@@ -58,17 +58,18 @@ def make_score(c: ModelConfig, mesh: Mesh, batch_size: int) -> Score:
         for start in tqdm(range(0, len(pairs), rows), "scoring", disable=None):
             chosen = order[start : start + rows]
             batch = _padded([pairs[i] for i in chosen], rows, c.max_len)
-            batch = {name: x_BL[own] for name, x_BL in batch.items()}
-            found = score_batch(params, table, shard_batch(batch, mesh))
-            of_rows = zip(*map(np.asarray, found), strict=True)
-            for i, (nats, greedy) in zip(chosen, of_rows, strict=False):
-                scores[i] = (float(nats), bool(greedy))
+            batch = {name: x_BL[process_rows] for name, x_BL in batch.items()}
+            results = score_batch(params, table, shard_batch(batch, mesh))
+            row_scores = zip(*map(np.asarray, results), strict=True)
+            for i, (log_p, greedy) in zip(chosen, row_scores, strict=False):
+                scores[i] = (float(log_p), bool(greedy))
         return [scores[i] for i in range(len(pairs))]
 
     return score
 
 
 def _compile(c: ModelConfig, mesh: Mesh):
+    """Return params -> table, and (params, table, batch) -> (log p, greedy), [B]."""
     model = Transformer(c.for_inference())
 
     def tabulate(params: dict):
@@ -99,13 +100,13 @@ def _compile(c: ModelConfig, mesh: Mesh):
 
 
 def _chunks(array_BL: jax.Array) -> jax.Array:
-    """[B, L, ...] -> [N, B, C, ...]."""
+    """Reshape [B, L, ...] to [N, B, C, ...]."""
     B, L, *rest = array_BL.shape
     return jnp.moveaxis(array_BL.reshape(B, -1, math.gcd(L, CHUNK), *rest), 1, 0)
 
 
 def _padded(pairs, rows: int, max_len: int) -> dict[str, np.ndarray]:
-    """Inputs, targets, and which of them count, [B, L]; padded at the right end."""
+    """Return inputs, targets and the mask of scored targets, [B, L], right-padded."""
     longest = max(len(context) + len(more) - 1 for context, more in pairs)
     L = SHORTEST_BUCKET
     while L < longest:

@@ -1,4 +1,4 @@
-"""How well a model predicts a held-out split. B batch, L length."""
+"""Perplexity of a model on a held-out split. B batch, L length."""
 
 import math
 from collections.abc import Callable
@@ -30,42 +30,45 @@ SPLIT = "validation"
 
 
 class Evaluate(Protocol):
+    """Evaluation function that `make_evaluate` returns."""
+
     def __call__(
         self, params: dict, *, should_stop: Callable[[], bool] = ...
     ) -> dict[str, float] | None:
-        """Figures of the whole validation split.
+        """Compute the metrics of the whole validation split.
 
         Args:
-          params: of the model, on the mesh's devices or the host.
-          should_stop: asked before each batch.
+          params: Parameters of the model, on the mesh's devices or the host.
+          should_stop: Called before each batch.
 
         Returns:
-          `loss` (nats a token), `perplexity` (its exponential), `bits_per_byte` (all
-          nats / ln 2 / bytes of the split's text), `tokens` (how many were predicted);
-          None if `should_stop` answered True.
+          `loss` (nats per token), `perplexity` (its exponential), `bits_per_byte`
+          (total nats / ln 2 / bytes of the split's text), `tokens` (number of predicted
+          tokens); or None if `should_stop` returned True.
         """
 
 
 def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
-    """The evaluation of one model, compiled once, spread over the mesh's devices.
+    """Return the evaluation function of one model, sharded over the mesh.
 
-    A batch has as many rows as a micro-batch of training, and is filled up so that
-    devices can share it. Its size changes no figure: sums go over the whole split.
+    A batch is as large as a micro-batch of training, rounded up to a multiple of the
+    number of shards. The metrics do not depend on the batch size, as sums are taken
+    over the whole split before they are divided.
 
     Raises:
-      UserError: if the mesh's axis `sequence` does not divide the sequences.
+      UserError: If the mesh axis `sequence` does not divide the sequence length.
     """
     check_length_fits(config.training, mesh, dataset.seq_len)
-    split, shares = dataset.split(SPLIT), num_row_shares(mesh)
-    batch_size = -(-rows_at_once(config.training, mesh) // shares) * shares
+    split, shards = dataset.split(SPLIT), num_row_shares(mesh)
+    batch_size = -(-rows_at_once(config.training, mesh) // shards) * shards
     num_batches = -(-split.rows // batch_size)
-    places = rows_of_process(mesh, batch_size)
+    process_rows = rows_of_process(mesh, batch_size)
     tabulate, sum_batch = _compile(config, mesh)
 
     def evaluate(params: dict, *, should_stop=lambda: False):
         table = tabulate(params)
         batches = validation_batches(
-            dataset, batch_size=batch_size, split=SPLIT, places=places
+            dataset, batch_size=batch_size, split=SPLIT, places=process_rows
         )
         sums = previous = np.zeros(2)
         with tqdm(batches, SPLIT, num_batches, leave=False, disable=None) as bar:
@@ -73,15 +76,16 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
                 if should_stop():
                     return None
                 current = sum_batch(params, table, shard_batch(batch, mesh))
-                sums = sums + jax.device_get(previous)  # while the device goes on
+                # Fetch the previous batch's sums while the device computes this one.
+                sums = sums + jax.device_get(previous)
                 previous = current
-        return _figures(*(sums + jax.device_get(previous)), split.text_bytes)
+        return _metrics(*(sums + jax.device_get(previous)), split.text_bytes)
 
     return evaluate
 
 
 def _compile(config: Config, mesh: Mesh):
-    """Params -> table, and (params, table, batch) -> float32 [loss, tokens]."""
+    """Return params -> table, and (params, table, batch) -> float32 [loss, tokens]."""
     model, chunk = Transformer(config.model.for_inference()), config.training.loss_chunk
 
     def tabulate(params: dict):
@@ -103,7 +107,7 @@ def _compile(config: Config, mesh: Mesh):
     return on_mesh(mesh, jax.jit(tabulate)), on_mesh(mesh, summing)
 
 
-def _figures(nats: float, tokens: float, text_bytes: int) -> dict[str, float]:
+def _metrics(nats: float, tokens: float, text_bytes: int) -> dict[str, float]:
     loss = nats / tokens
     with np.errstate(over="ignore"):
         perplexity = float(np.exp(loss))

@@ -1,4 +1,4 @@
-"""OpenAI's completions protocol: requests as they are understood, answers as written.
+"""OpenAI's completions protocol: parsing of requests and contents of responses.
 
 https://platform.openai.com/docs/api-reference/completions
 """
@@ -13,11 +13,11 @@ from diffeq_former.errors import UserError
 from diffeq_former.inference.continuation import check_stop
 from diffeq_former.inference.sampling import Sampling
 
-MOST_CHOICES = 64  # of one request: prompts times n
+MOST_CHOICES = 64  # maximum number of prompts times n in one request
 
 
 class RequestError(Exception):
-    """A request that is refused: its status, and what OpenAI's errors say of it."""
+    """An error response: message, field at fault, HTTP status and error code."""
 
     def __init__(
         self,
@@ -32,21 +32,21 @@ class RequestError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """What a request asks for."""
+    """A parsed request."""
 
     prompts: list[list[int]]  # token ids
-    n: int  # choices for each of them
+    n: int  # number of choices per prompt
     max_tokens: int
     sampling: Sampling
-    seed: int  # choice number i draws with seed + i
+    seed: int  # choice i is sampled with seed + i
     stop: list[str]
     echo: bool  # whether the texts begin with their prompts
     stream: bool
-    include_usage: bool  # whether the stream ends with a count of tokens
+    include_usage: bool  # whether the stream ends with token counts
 
 
-# Fields whose effect is not to be had, with the values that ask for none.
-_WITHOUT_EFFECT = {
+# Unsupported fields, with the values that have no effect and are therefore accepted.
+_UNSUPPORTED = {
     "best_of": (None, 1),
     "frequency_penalty": (None, 0),
     "logit_bias": (None, {}),
@@ -56,15 +56,20 @@ _WITHOUT_EFFECT = {
 }
 _FIELDS = {
     "model", "prompt", "max_tokens", "temperature", "top_p", "n", "stop", "seed",
-    "stream", "stream_options", "echo", "user", *_WITHOUT_EFFECT,
+    "stream", "stream_options", "echo", "user", *_UNSUPPORTED,
 }  # fmt: skip
 
 
 def parse(body: bytes, model: str, tokenizer) -> Completion:
-    """Reads the body of a request.
+    """Parse the body of a request.
+
+    Args:
+      body: The body, JSON.
+      model: The name of the served model.
+      tokenizer: The model's tokenizer.
 
     Raises:
-      RequestError: which names the field that is wrong.
+      RequestError: If the request is invalid; names the field at fault.
     """
     request = _object(body)
     _check_fields(request, model)
@@ -101,18 +106,18 @@ def _object(body: bytes) -> dict:
 
 
 def _no_constant(name: str):
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not allowed")
 
 
 def _check_fields(request: dict, model: str) -> None:
     for field in sorted(request.keys() - _FIELDS):
         raise RequestError(f"{field}: there is no such field", field)
-    for field, values in _WITHOUT_EFFECT.items():
+    for field, values in _UNSUPPORTED.items():
         if request.get(field) not in values:
             raise RequestError(f"{field} is not supported; leave it out", field)
-    if (wanted := request.get("model", model)) != model:
+    if (requested := request.get("model", model)) != model:
         raise RequestError(
-            f"model: expected {model!r}, got {wanted!r}",
+            f"model: expected {model!r}, got {requested!r}",
             "model",
             404,
             "model_not_found",
@@ -120,7 +125,7 @@ def _check_fields(request: dict, model: str) -> None:
 
 
 def _prompts(prompt, tokenizer) -> list[list[int]]:
-    """The token ids of a text, of a list of texts, or of ids once or several times."""
+    """Return the token ids of each prompt: one or a list, as strings or token ids."""
     if isinstance(prompt, str) or _is_ids(prompt):
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
@@ -137,7 +142,7 @@ def _ids(prompt, tokenizer) -> list[int]:
         try:
             prompt.encode()
         except UnicodeEncodeError as error:
-            raise RequestError("prompt: half a surrogate pair", "prompt") from error
+            raise RequestError("prompt: unpaired surrogate", "prompt") from error
         return tokenizer.encode(prompt)
     if not _is_ids(prompt) or not all(0 <= i < tokenizer.vocab_size for i in prompt):
         raise RequestError(
@@ -223,12 +228,13 @@ def _shown(value) -> str:
 
 
 def models(model: str) -> dict:
+    """Return the response to /v1/models."""
     entry = {"id": model, "object": "model", "created": 0, "owned_by": "diffeq_former"}
     return {"object": "list", "data": [entry]}
 
 
 def answer(model: str) -> dict:
-    """What all parts of one answer have in common."""
+    """Return the fields that all events of one response share."""
     return {
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
@@ -238,6 +244,7 @@ def answer(model: str) -> dict:
 
 
 def choice(index: int, text: str, finish_reason: str | None) -> dict:
+    """Return an entry of the field `choices`."""
     return {
         "index": index,
         "text": text,
@@ -247,6 +254,7 @@ def choice(index: int, text: str, finish_reason: str | None) -> dict:
 
 
 def usage(completion: Completion, num_new: int) -> dict:
+    """Return the field `usage`: token counts of the prompts and the new tokens."""
     prompt = sum(map(len, completion.prompts))
     return {
         "prompt_tokens": prompt,
@@ -256,6 +264,7 @@ def usage(completion: Completion, num_new: int) -> dict:
 
 
 def error(failure: RequestError) -> dict:
+    """Return the body of an error response."""
     kind = "invalid_request_error" if failure.status < 500 else "server_error"
     return {
         "error": {

@@ -1,4 +1,4 @@
-"""The dataset that a run is evaluated on."""
+"""Choice of the dataset that a run is evaluated on."""
 
 from diffeq_former.data import dataset as datasets
 from diffeq_former.data.dataset import Dataset
@@ -6,18 +6,18 @@ from diffeq_former.errors import UserError
 
 
 def load_dataset(run, workdir: str, path: str | None) -> Dataset:
-    """The dataset at `path`; None: the run's own.
+    """Load the dataset at `path`, or the dataset of the run.
 
     Args:
-      run: a `training.run_directory.Run`.
-      workdir: its folder.
-      path: of a prepared dataset with the run's tokenizer.
+      run: A `training.run_directory.Run`.
+      workdir: The run's folder.
+      path: A prepared dataset with the run's tokenizer; None: the run's dataset.
 
     Raises:
-      UserError: if there is none, or it has another tokenizer.
+      UserError: If there is no dataset, or it has another tokenizer than the run.
     """
     if path is None and not run.config.data.path:
-        raise UserError("this run came without a dataset: name one with --data")
+        raise UserError("this run has no dataset: name one with --data")
     if path is None:
         path = run.dataset_path
         if not path.exists():
@@ -27,7 +27,7 @@ def load_dataset(run, workdir: str, path: str | None) -> Dataset:
     dataset = datasets.load(path)
     if dataset.tokenizer_fingerprint != run.tokenizer.fingerprint:
         raise UserError(
-            f"dataset {path} has another tokenizer than the run {workdir}: "
+            f"dataset {path} has a different tokenizer than the run {workdir}: "
             "prepare it with the run's"
         )
     return dataset

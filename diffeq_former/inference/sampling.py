@@ -1,4 +1,4 @@
-"""How the next token is chosen from its logits. B batch, V vocabulary."""
+"""Sampling of the next token from its logits. B batch, V vocabulary."""
 
 import dataclasses
 import functools
@@ -11,20 +11,20 @@ import numpy as np
 
 from diffeq_former.errors import UserError
 
-_SMALLEST = 1e-30  # temperature and top_p; in float32 much smaller ones were zero
+_SMALLEST = 1e-30  # temperature and top_p; in float32 much smaller ones would be zero
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Temperature first, then top-k, then top-p on what top-k left.
+    """Sampling settings, applied in the order temperature, top-k, top-p.
 
     Raises:
-      UserError: for a value outside its range.
+      UserError: If a value is out of range.
     """
 
-    temperature: float = 1.0  # 0: the most likely token
+    temperature: float = 1.0  # 0: greedy
     top_k: int = 0  # only the k most likely tokens; 0: all
-    top_p: float = 1.0  # only the nucleus: the fewest tokens with mass >= p
+    top_p: float = 1.0  # only the nucleus: the fewest tokens with total probability p
 
     def __post_init__(self):
         t, k, p = self.temperature, self.top_k, self.top_p
@@ -37,7 +37,7 @@ class Sampling:
 
     @property
     def kind(self) -> tuple[bool, int, bool]:
-        """What a program is compiled for: whether greedy, top_k, whether top-p."""
+        """Static settings (greedy, top_k, nucleus); a program is compiled for each."""
         return self.temperature == 0, self.top_k, self.top_p < 1
 
 
@@ -48,7 +48,7 @@ class Sampling:
 )
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """The rows' samplings for a program, which is compiled for their kind only."""
+    """Sampling settings of a batch: arrays for temperature and top-p, static `kind`."""
 
     temperature_B1: jax.Array
     top_p_B1: jax.Array
@@ -58,7 +58,7 @@ class Rule:
 
     @classmethod
     def of(cls, samplings: list[Sampling]) -> Self:
-        """Of one sampling a row; all are of one kind."""
+        """Combine the settings of the sequences, which must be of one kind."""
         kinds = {sampling.kind for sampling in samplings}
         assert len(kinds) == 1, kinds
         numbers_B2 = np.array([(s.temperature, s.top_p) for s in samplings])
@@ -67,7 +67,7 @@ class Rule:
 
 
 def sample(keys_B: jax.Array, logits_BV: jax.Array, rule: Rule) -> jax.Array:
-    """Draws one token for each row, int32 [B], with the row's own random key."""
+    """Sample one token per sequence, int32 [B], each with its own random key."""
     if rule.greedy:
         return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
     logits_BV = _narrowed(logits_BV, rule)
@@ -75,14 +75,16 @@ def sample(keys_B: jax.Array, logits_BV: jax.Array, rule: Rule) -> jax.Array:
 
 
 def probabilities(logits_BV: jax.Array, rule: Rule) -> jax.Array:
-    """What `sample` draws each token with, float32 [B, V]."""
+    """Return the probabilities with which `sample` samples, float32 [B, V]."""
     if rule.greedy:
         return jax.nn.one_hot(jnp.argmax(logits_BV, axis=-1), logits_BV.shape[-1])
     return jax.nn.softmax(_narrowed(logits_BV, rule))
 
 
 def _narrowed(logits_BV: jax.Array, rule: Rule) -> jax.Array:
-    logits_BV = logits_BV - logits_BV.max(axis=-1, keepdims=True)  # for tiny ones
+    """Apply temperature, top-k and top-p to the logits."""
+    # The maximum becomes 0, so that a tiny temperature does not make it infinite.
+    logits_BV = logits_BV - logits_BV.max(axis=-1, keepdims=True)
     logits_BV = logits_BV / rule.temperature_B1
     if rule.top_k:
         logits_BV = keep_top_k(logits_BV, rule.top_k)
@@ -92,13 +94,16 @@ def _narrowed(logits_BV: jax.Array, rule: Rule) -> jax.Array:
 
 
 def keep_top_k(logits_BV: jax.Array, k: int) -> jax.Array:
-    """All but the k largest logits become -inf; of equal ones the first stay."""
+    """Set all but the k largest logits to -inf; among ties the first ones are kept."""
     kept_BK, ids_BK = jax.lax.top_k(logits_BV, min(k, logits_BV.shape[-1]))
     return _scatter(kept_BK, ids_BK, logits_BV)
 
 
 def keep_top_p(logits_BV: jax.Array, p: float | jax.Array) -> jax.Array:
-    """All but the fewest tokens with probability >= p together become -inf."""
+    """Set the logits outside the nucleus to -inf (Holtzman et al., arXiv 1904.09751).
+
+    The nucleus is the smallest set of most likely tokens with total probability >= p.
+    """
     ids_BV = jnp.argsort(logits_BV, axis=-1, descending=True)
     sorted_BV = jnp.take_along_axis(logits_BV, ids_BV, axis=-1)
     mass_BV = jnp.cumsum(jax.nn.softmax(sorted_BV), axis=-1)

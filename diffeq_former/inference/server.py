@@ -1,4 +1,4 @@
-"""The HTTP server: paths, methods, bodies, streams; one thread a connection."""
+"""The HTTP server: routing, request bodies and streaming; one thread per connection."""
 
 import contextlib
 import itertools
@@ -15,19 +15,19 @@ from diffeq_former.inference.engine import Engine, Job, Piece
 from diffeq_former.inference.protocol import Completion, RequestError
 
 LONGEST_BODY = 4 * 2**20  # bytes
-_DISCARDED = 8 * LONGEST_BODY  # of a longer body, before the answer
-_PATIENCE = 30.0  # seconds, with a client that neither sends nor reads
+_DISCARDED = 8 * LONGEST_BODY  # bytes of a rejected body that are read and discarded
+_PATIENCE = 30.0  # timeout in seconds for clients that neither send nor read
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one model.
+    """HTTP server for one model.
 
     Args:
-      host: the address to listen at.
-      port: 0: any that is free.
-      model: the name by which requests know it.
-      engine: that answers them.
-      tokenizer: the model's.
+      host: The address to listen on.
+      port: The port to listen on; 0: any free port.
+      model: The name of the model in requests and responses.
+      engine: The engine that runs the requests.
+      tokenizer: The model's tokenizer.
     """
 
     daemon_threads = True
@@ -40,7 +40,7 @@ class Server(ThreadingHTTPServer):
         self._answering, self._changed = 0, threading.Condition()
 
     def close(self) -> None:
-        """Ends after the answers that are under way; call it once it serves no more."""
+        """Close the server after the responses in progress; call after `shutdown`."""
         self.server_close()
         self.engine.close()
         with self._changed:
@@ -48,7 +48,7 @@ class Server(ThreadingHTTPServer):
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """For the time of an answer, for which `close` waits."""
+        """Mark a response as in progress, so that `close` waits for it."""
         with self._changed:
             self._answering += 1
         try:
@@ -61,15 +61,15 @@ class Server(ThreadingHTTPServer):
     def handle_error(self, request, client_address) -> None:
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
-            words = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"a connection failed: {words}", file=sys.stderr, flush=True)
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"a connection failed: {message}", file=sys.stderr, flush=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = _PATIENCE
     server_version = "diffeq_former"
-    default_request_version = "HTTP/1.1"  # so that even nonsense gets a status line
+    default_request_version = "HTTP/1.1"  # so that malformed requests get a status line
 
     def _dispatch(self) -> None:
         methods = _ROUTES.get(self.path.partition("?")[0])
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
             if methods is None:
                 raise RequestError(f"there is no {self.path}", None, 404)
             allowed = ", ".join(methods)
-            failure = RequestError(f"the method is {allowed}", None, 405)
+            failure = RequestError(f"expected the method {allowed}", None, 405)
             self._send(405, protocol.error(failure), {"Allow": allowed})
         except RequestError as failure:
             self._send(failure.status, protocol.error(failure))
@@ -103,6 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(200, self._whole(completion, job))
 
     def _whole(self, completion: Completion, job: Job) -> dict:
+        """Wait for all pieces and return the response."""
         texts, last = [""] * len(job.rows), [None] * len(job.rows)
         for piece in job.pieces():
             texts[piece.index] += piece.text
@@ -116,8 +117,9 @@ class _Handler(BaseHTTPRequestHandler):
         }
 
     def _stream(self, completion: Completion, job: Job) -> None:
+        """Send the pieces as server-sent events."""
         pieces = job.pieces()
-        first = next(pieces)  # what fails at once has a status of its own
+        first = next(pieces)  # an earlier failure can still set the status code
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-cache")
@@ -144,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"data: {data}\n\n".encode())
 
     def _length(self) -> int:
-        """Of the body, as announced."""
+        """Return the Content-Length of the request."""
         length = self.headers.get("Content-Length", "0")
         if not (length.isascii() and length.isdigit()):
             raise RequestError("Content-Length: expected a number of bytes")
@@ -161,10 +163,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(self._length())
 
     def _discard_body(self) -> None:
-        """Else the client, which still sends, would see no answer."""
-        left = min(self._length(), _DISCARDED)
-        while left and (part := self.rfile.read(min(left, 2**16))):
-            left -= len(part)
+        """Read and drop the body; a client that still sends would miss the response."""
+        remaining = min(self._length(), _DISCARDED)
+        while remaining and (chunk := self.rfile.read(min(remaining, 2**16))):
+            remaining -= len(chunk)
 
     def _send(self, status: int, content: dict, headers: dict | None = None) -> None:
         body = json.dumps(content).encode()
@@ -178,12 +180,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code, message=None, explain=None) -> None:
-        """In the protocol's words, also what is no HTTP at all."""
-        words = message or HTTPStatus(code).phrase
-        self._send(code, protocol.error(RequestError(words, None, code)))
+        """Send errors of the base class, such as malformed HTTP, in OpenAI's format."""
+        message = message or HTTPStatus(code).phrase
+        self._send(code, protocol.error(RequestError(message, None, code)))
 
     def log_message(self, format, *args) -> None:
-        """Requests are not told."""
+        """Do not log requests."""
 
 
 _ROUTES = {

@@ -1,14 +1,19 @@
-"""The numbers of solver steps at which a tool looks at one model."""
+"""The flag --num_steps of tools: numbers of solver steps to evaluate a model with."""
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 
 
 def models_at(model: ModelConfig, num_steps: list[str] | None) -> list[ModelConfig]:
-    """The model at every depth that --num_steps asks for; None: at its own.
+    """Return the model with each number of solver steps in the flag --num_steps.
+
+    Args:
+      model: The config of the model.
+      num_steps: The value of the flag; None: the model's own number of steps.
 
     Raises:
-      UserError: for what is no number of steps, or a depth that it does not have.
+      UserError: If a value is not a positive integer, or the model is a layer_table
+        with another number of layers.
     """
     if num_steps is None:
         return [model]

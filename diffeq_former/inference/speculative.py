@@ -1,10 +1,11 @@
-"""Self-speculative decoding: the model in few steps drafts, in all its steps verifies.
+"""Self-speculative decoding: a coarser discretisation drafts, the full model verifies.
 
-Leviathan et al. 2023 (arXiv 2211.17192), with a draft that needs no parameters of its
-own: the same weights W(t) on a coarser grid of depth. What is drawn has the
-distribution of the full model; greedy, it is the same text.
+Speculative decoding (Leviathan et al. 2023, arXiv 2211.17192) with a draft model that
+has no parameters of its own: it uses the same weights W(t) on a coarser grid of depth.
+Samples have the distribution of the full model; greedy decoding gives the same text.
 
-B rows, K drafted tokens, W = K + 1 tokens that a round may add, V vocabulary.
+B sequences, K drafted tokens, W = K + 1 maximum number of tokens per round, V
+vocabulary.
 """
 
 import dataclasses
@@ -18,19 +19,21 @@ from diffeq_former.inference.cached_model import CachedModel, Weights
 from diffeq_former.inference.decode import Round, Rows
 from diffeq_former.inference.sampling import Rule, probabilities, sample
 
-_DRAFT, _ACCEPT, _CORRECT = range(3)  # what a draw at a position is for
+_DRAFT, _ACCEPT, _CORRECT = range(3)  # purposes of the random keys at a position
 
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    num_steps: int  # of the solver, for the draft
-    num_tokens: int  # that are drafted in each round
+    """Settings for self-speculative decoding."""
+
+    num_steps: int  # solver steps of the draft model
+    num_tokens: int  # tokens to draft per round
 
     def config(self, c: ModelConfig) -> ModelConfig:
-        """The model that drafts for another.
+        """Return the config of the draft model for the full model `c`.
 
         Raises:
-          UserError: if there is none.
+          UserError: If the model is a layer_table, or a setting is out of range.
         """
         if c.weights == "layer_table":
             raise UserError(
@@ -57,17 +60,17 @@ def speculative_round(
     V: int,
     K: int,
 ) -> Round:
-    """1 to K + 1 tokens: those of the draft that are accepted, and one of the model.
+    """Return a round that adds the accepted draft tokens and one of the full model.
 
-    Each model has a cache. What rejected tokens leave there is overwritten, slot by
-    slot, before a query can see it.
+    Each model has a cache. The entries of rejected tokens are overwritten, slot by
+    slot, before a query can attend to them.
 
     Args:
-      models: the full one, and the one that drafts.
-      weights: theirs.
-      rule: for both, so that both distributions are narrowed alike.
-      V: how many ids may be drawn.
-      K: tokens to draft.
+      models: The full model and the draft model.
+      weights: The weights of both models.
+      rule: Sampling settings, applied to the distributions of both models.
+      V: Number of token ids that may be sampled.
+      K: Number of tokens to draft.
     """
     full, draft = models
 
@@ -81,8 +84,8 @@ def speculative_round(
         logits_BWV, full_cache = full.logits(
             weights[0], full_cache, tokens_BW, positions_BW
         )
-        of_places = jax.vmap(probabilities, in_axes=(1, None), out_axes=1)
-        p_BWV = of_places(logits_BWV[..., :V], rule)
+        by_position = jax.vmap(probabilities, in_axes=(1, None), out_axes=1)
+        p_BWV = by_position(logits_BWV[..., :V], rule)
         new_BW, counts_B = verify(drafted_BK, q_BKV, p_BWV, rows)
         return (full_cache, draft_cache), new_BW, counts_B
 
@@ -90,52 +93,59 @@ def speculative_round(
 
 
 def _draft(model: CachedModel, weights, cache, rows: Rows, rule: Rule, V: int, K: int):
-    """K tokens, the probabilities [B, K, V] they were drawn with, and the cache.
+    """Draft K tokens; return them, their distributions [B, K, V], and the cache.
 
-    The first call reads two tokens, as the draft has not seen the last but one where
-    all of its tokens were accepted.
+    The first call reads two tokens: if all drafted tokens of the previous round were
+    accepted, the last of them is not in the draft model's cache yet.
     """
 
-    def draw(cache, tokens_BL, positions_BL, place_B):
+    def draft_token(cache, tokens_BL, positions_BL, position_B):
         logits_BLV, cache = model.logits(weights, cache, tokens_BL, positions_BL)
         logits_BV = logits_BLV[:, -1, :V]
-        new_B = sample(_keys(rows.keys_B, place_B, _DRAFT), logits_BV, rule)
+        new_B = sample(_keys(rows.keys_B, position_B, _DRAFT), logits_BV, rule)
         return cache, new_B, probabilities(logits_BV, rule)
 
-    def next_draw(carry, i):
+    def draft_next(carry, i):
         cache, token_B = carry
-        place_B = rows.position_B + i
-        cache, new_B, q_BV = draw(cache, token_B[:, None], place_B[:, None], place_B)
+        position_B = rows.position_B + i
+        cache, new_B, q_BV = draft_token(
+            cache, token_B[:, None], position_B[:, None], position_B
+        )
         return (cache, new_B), (new_B, q_BV)
 
     p_B = rows.position_B
-    before_B = jnp.where(p_B > 0, p_B - 1, model.config.max_len)  # there is none
+    # A sequence of one token has no token before: its position is that of padding.
+    before_B = jnp.where(p_B > 0, p_B - 1, model.config.max_len)
     both_B2 = jnp.stack([before_B, p_B], axis=1)
-    cache, first_B, q_BV = draw(cache, rows.last_B2, both_B2, p_B)
+    cache, first_B, q_BV = draft_token(cache, rows.last_B2, both_B2, p_B)
     (cache, _), (others_KB, q_KBV) = jax.lax.scan(
-        next_draw, (cache, first_B), jnp.arange(1, K)
+        draft_next, (cache, first_B), jnp.arange(1, K)
     )
     drafted_BK = jnp.concatenate([first_B[None], others_KB]).T
     return drafted_BK, jnp.concatenate([q_BV[None], q_KBV]).swapaxes(0, 1), cache
 
 
 def verify(drafted_BK: jax.Array, q_BKV: jax.Array, p_BWV: jax.Array, rows: Rows):
-    """Tokens [B, W] with the distribution p, and how many count [B].
+    """Accept or reject drafted tokens so that the result has the distribution p.
 
-    A drafted token x is accepted with probability min(1, p(x) / q(x)). In place of the
-    first that is not, one is drawn from max(0, p - q), rescaled; after K accepted ones
-    from p. The probabilities are those of greedy choice, too: 0 and 1.
+    A drafted token x is accepted with probability min(1, p(x) / q(x)). The first
+    rejected token is replaced by a sample from the normalised max(0, p - q); if all K
+    tokens are accepted, another token is sampled from p. For greedy decoding, p and q
+    are one-hot.
 
     Args:
-      drafted_BK: what was drafted for the places after each row's last token.
-      q_BKV: with which probabilities it was drawn.
-      p_BWV: those of the full model, at these places and the next.
-      rows: where they stand, for the keys of their draws.
+      drafted_BK: Drafted tokens for the positions after each sequence's last token.
+      q_BKV: Probabilities with which they were sampled.
+      p_BWV: Probabilities of the full model at these positions and the next one.
+      rows: Decoding state, which determines the random keys.
+
+    Returns:
+      Tokens [B, W] and the number of valid ones [B].
     """
     B, K = drafted_BK.shape
-    places_BK = rows.position_B[:, None] + jnp.arange(K)[None]
+    positions_BK = rows.position_B[:, None] + jnp.arange(K)[None]
     keys_BK = jax.vmap(_keys, in_axes=(None, 1, None), out_axes=1)(
-        rows.keys_B, places_BK, _ACCEPT
+        rows.keys_B, positions_BK, _ACCEPT
     )
     u_BK = jax.vmap(jax.vmap(jax.random.uniform))(keys_BK)
     q_BK, p_BK = (
@@ -143,24 +153,25 @@ def verify(drafted_BK: jax.Array, q_BKV: jax.Array, p_BWV: jax.Array, rows: Rows
         for x_BKV in (q_BKV, p_BWV[:, :K])
     )
     accepted_B = jnp.cumprod(u_BK * q_BK < p_BK, axis=1).sum(axis=1)
-    nothing_B1V = jnp.zeros_like(p_BWV[:, :1])  # is drafted for the last place
-    q_BWV = jnp.concatenate([q_BKV, nothing_B1V], axis=1)
+    # No token is drafted for the last position, where q = 0 makes p - q equal p.
+    zeros_B1V = jnp.zeros_like(p_BWV[:, :1])
+    q_BWV = jnp.concatenate([q_BKV, zeros_B1V], axis=1)
     p_BV, q_BV = (x_BWV[jnp.arange(B), accepted_B] for x_BWV in (p_BWV, q_BWV))
-    rest_BV = jnp.maximum(p_BV - q_BV, 0)
-    # Rounding can reject where p and q are equal, and nothing remains.
-    rest_BV = jnp.where(rest_BV.any(axis=1, keepdims=True), rest_BV, p_BV)
+    residual_BV = jnp.maximum(p_BV - q_BV, 0)
+    # Rounding can cause a rejection although p = q; the residual is then all zeros.
+    residual_BV = jnp.where(residual_BV.any(axis=1, keepdims=True), residual_BV, p_BV)
     keys_B = _keys(rows.keys_B, rows.position_B + accepted_B, _CORRECT)
-    correct_B = jax.vmap(jax.random.categorical)(keys_B, jnp.log(rest_BV))
+    correct_B = jax.vmap(jax.random.categorical)(keys_B, jnp.log(residual_BV))
     is_draft_BW = jnp.arange(K + 1)[None] < accepted_B[:, None]
     padded_BW = jnp.pad(drafted_BK, ((0, 0), (0, 1)))
     new_BW = jnp.where(is_draft_BW, padded_BW, correct_B[:, None])
     return new_BW.astype(jnp.int32), accepted_B + 1
 
 
-def _keys(keys_B: jax.Array, places_B: jax.Array, purpose: int) -> jax.Array:
-    """A key for each row, place and purpose."""
+def _keys(keys_B: jax.Array, positions_B: jax.Array, purpose: int) -> jax.Array:
+    """Derive a random key from each sequence's key, its position and the purpose."""
 
-    def one(key, place):
-        return jax.random.fold_in(jax.random.fold_in(key, place), purpose)
+    def one(key, position):
+        return jax.random.fold_in(jax.random.fold_in(key, position), purpose)
 
-    return jax.vmap(one)(keys_B, places_B)
+    return jax.vmap(one)(keys_B, positions_B)

@@ -1,4 +1,4 @@
-"""Generation from text to text. A tokenizer is one of `data.tokenizers`."""
+"""Text-to-text generation. Tokenizers are those of `data.tokenizers`."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -25,27 +25,27 @@ def continue_texts(
     show: Callable[[int, str], None] | None = None,
     **options,
 ) -> list[str]:
-    """Each prompt and what follows it, up to the first stop string.
+    """Return each prompt with its continuation, up to the first stop string.
 
     Args:
-      generator: of the model.
-      tokenizer: the model's.
-      params: of the model.
-      prompts: texts.
-      stop: strings before which a text ends.
-      show: is called with a prompt's number and what is new of its text, at first the
-        prompt, too.
-      **options: as for `Generator.generate`.
+      generator: Generator of the model.
+      tokenizer: Tokenizer of the model.
+      params: Parameters of the model.
+      prompts: The texts to continue.
+      stop: Stop strings; a text ends before the first of them.
+      show: Called with the index of a prompt and its new text, which at first includes
+        the prompt.
+      **options: Options of `Generator.generate`.
     """
     check_stop(list(stop))
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
     rows = [Continuation(tokenizer, ids, list(stop)) for ids in encoded]
-    unseen = {i: row.prompt_text for i, row in enumerate(rows)}
+    not_shown = {i: row.prompt_text for i, row in enumerate(rows)}
 
     def watch(i: int, tokens: list[int], ended: bool) -> bool:
         new = rows[i].update(tokens, ended)
         if show is not None:
-            show(i, unseen.pop(i, "") + new)
+            show(i, not_shown.pop(i, "") + new)
         return rows[i].stopped
 
     ends = {"eot": tokenizer.eot, "before": tokenizer.before}
@@ -56,21 +56,21 @@ def continue_texts(
 def make_continue(
     config: ModelConfig, mesh: Mesh, tokenizer
 ) -> Callable[..., list[str]]:
-    """`continue_texts` of a model: of parameters, prompts and options.
+    """Return `continue_texts` for a model: a function of (params, prompts, **options).
 
-    Programs are kept between calls.
+    The function reuses its compiled programs between calls.
     """
     generator = Generator(config, mesh, tokenizer.vocab_size)
     return functools.partial(continue_texts, generator, tokenizer)
 
 
 def make_sampler(config: Config, mesh: Mesh, tokenizer) -> Callable[[dict], str]:
-    """`sample(params)`: `training.sample_prompt` and what the model writes after it.
+    """Return `sample(params)`, which continues `config.training.sample_prompt`.
 
-    The draws are the same at every call, so that what changes is the model.
+    Every call uses the same random keys, so that samples differ only by the model.
 
     Raises:
-      UserError: if the prompt leaves no room for an answer.
+      UserError: If the prompt leaves no room for a continuation.
     """
     prompt, max_len = config.training.sample_prompt, config.model.max_len
     length = len(tokenizer.encode(prompt))

@@ -1,4 +1,4 @@
-"""Softmax attention over given queries, keys and values, and the cache of the latter.
+"""Softmax attention, and the cache of keys and values.
 
 B batch, L length, S keys, N heads, K key-value heads, H head.
 """
@@ -18,10 +18,10 @@ from diffeq_former.models.partition import num_shares
 
 
 class Attend(nn.Module):
-    """Causal attention; with `cached`, over all that was seen at earlier calls.
+    """Causal attention; with `cached`, also over the tokens of earlier calls.
 
-    Each place where a step attends is a module of its own, so every stage of every
-    solver has its own cache, and draws its own dropout.
+    Every call within a step is a module of its own, so that each stage of a solver has
+    its own cache and its own dropout mask.
     """
 
     config: ModelConfig
@@ -30,32 +30,32 @@ class Attend(nn.Module):
 
     @nn.compact
     def __call__(self, q_BLNH, k_BLKH, v_BLKH, positions_BL, segments_BL) -> jax.Array:
-        c, whole = self.config, (q_BLNH, k_BLKH, v_BLKH, segments_BL)
+        c, inputs = self.config, (q_BLNH, k_BLKH, v_BLKH, segments_BL)
         if self.cached:
             return self._over_cache(q_BLNH, k_BLKH, v_BLKH, positions_BL)
         if self.train and c.attention_dropout:
-            return self._with_dropout(*whole)
+            return self._with_dropout(*inputs)
         L = q_BLNH.shape[1]
-        return KERNELS[choose(c, this_hardware(), L, num_shares("length"))](*whole)
+        return KERNELS[choose(c, this_hardware(), L, num_shares("length"))](*inputs)
 
     def _over_cache(self, q_BLNH, k_BLKH, v_BLKH, positions_BL) -> jax.Array:
-        k_BSKH, v_BSKH, mask_BLS = self._remember(k_BLKH, v_BLKH, positions_BL)
+        k_BSKH, v_BSKH, mask_BLS = self._update_cache(k_BLKH, v_BLKH, positions_BL)
         return jax.nn.dot_product_attention(
             q_BLNH, k_BSKH, v_BSKH, mask=mask_BLS[:, None], implementation="xla"
         )
 
-    def _remember(self, k_BLKH, v_BLKH, positions_BL):
-        """Writes keys and values at their positions; returns all of them and a mask.
+    def _update_cache(self, k_BLKH, v_BLKH, positions_BL):
+        """Write keys and values at their positions; return the cache and a mask.
 
-        The cache may be shorter than `max_len`; what stands past its end is not kept.
+        The cache may be shorter than `max_len`; entries beyond its end are dropped.
         """
         B, _, K, H = k_BLKH.shape
         shape = (B, self.config.max_len, K, H)
-        rows_B1 = jnp.arange(B)[:, None]
+        sequences_B1 = jnp.arange(B)[:, None]
         cached = []
         for name, new_BLKH in (("keys", k_BLKH), ("values", v_BLKH)):
             cache = self.variable("cache", name, jnp.zeros, shape, new_BLKH.dtype)
-            slots = cache.value.at[rows_B1, positions_BL]
+            slots = cache.value.at[sequences_B1, positions_BL]
             cache.value = slots.set(new_BLKH, mode="drop")
             cached.append(cache.value)
         slots_S = jnp.arange(cached[0].shape[1])

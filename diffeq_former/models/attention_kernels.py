@@ -1,6 +1,6 @@
-"""Which kernel attends over whole sequences: the one choice, and how each is called.
+"""Choice of the attention kernel for whole sequences, and calls of each kernel.
 
-B batch, L length, N heads, K key-value heads, H head.
+B batch, L length, N heads, K key-value heads, H head size.
 """
 
 import dataclasses
@@ -17,17 +17,18 @@ from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, on_each_devi
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What a program is compiled for."""
+    """The platform for which a program is compiled."""
 
     platform: str  # cpu | cuda | rocm | tpu
-    capability: tuple[int, int] = (0, 0)  # an NVIDIA GPU's compute capability
+    capability: tuple[int, int] = (0, 0)  # compute capability of an NVIDIA GPU
 
 
 def this_hardware() -> Hardware:
+    """Return the hardware of this process."""
     platform = jax.default_backend()
     if platform != "gpu":
         return Hardware(platform)
-    version = jax.local_devices()[0].compute_capability  # on AMD's GPUs as gfx942
+    version = jax.local_devices()[0].compute_capability  # AMD: such as gfx942
     numbers = re.fullmatch(r"(\d+)\.(\d+)", version)
     return (
         Hardware("cuda", (int(numbers[1]), int(numbers[2])))
@@ -39,26 +40,29 @@ def this_hardware() -> Hardware:
 def choose(
     c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int = 1
 ) -> str:
-    """The kernel of a model's attention over whole sequences: a key of KERNELS.
+    """Choose the kernel for attention over whole sequences.
 
     Args:
-      c: what is asked for, and what the kernel must be able to do.
-      hardware: see there.
-      seq_len: tokens of a sequence.
-      sequence_shares: in how many parts the mesh cuts a sequence.
+      c: The model's configuration, with the requested kernel.
+      hardware: The platform for which the model is compiled.
+      seq_len: Tokens per sequence.
+      sequence_shares: Number of shards of a sequence on the mesh.
+
+    Returns:
+      A key of `KERNELS`.
 
     Raises:
-      UserError: if another kernel than `auto` is asked for and cannot be had.
+      UserError: If a kernel other than `auto` is requested but cannot be used.
     """
     case = (c, hardware, seq_len, sequence_shares)
     wanted = c.attention_implementation
     if wanted == "auto":
         fused = _FUSED.get(hardware.platform, "xla")
-        return "xla" if _what_lacks(fused, *case) else fused
-    if lacks := _what_lacks(wanted, *case):
+        return "xla" if _unmet_requirement(fused, *case) else fused
+    if unmet := _unmet_requirement(wanted, *case):
         raise UserError(
             "config.model.attention_implementation: expected auto or xla here, got"
-            f" {wanted!r}, which {lacks}"
+            f" {wanted!r}, which {unmet}"
         )
     return wanted
 
@@ -66,33 +70,33 @@ def choose(
 def describe(
     c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int
 ) -> str:
-    """The chosen kernel in words, with the reason where it is not the fused one."""
+    """Return a message that names the kernel, and why it is not the fused one."""
     case = (c, hardware, seq_len, sequence_shares)
     kernel, fused = choose(*case), _FUSED.get(hardware.platform, "xla")
     if kernel == fused or c.attention_implementation != "auto":
         return f"attention: {kernel}"
-    return f"attention: {kernel} ({fused} {_what_lacks(fused, *case)})"
+    return f"attention: {kernel} ({fused} {_unmet_requirement(fused, *case)})"
 
 
-def _what_lacks(
+def _unmet_requirement(
     kernel: str, c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int
 ) -> str:
-    """The first need of a kernel that is not met, in words; "" if there is none."""
+    """Return a message on the first unmet requirement of a kernel, or ""."""
     if kernel == "xla":
         return ""
-    both = [
+    common = [
         (not c.attention_dropout, "model.attention_dropout=0", c.attention_dropout),
         (sequence_shares == 1, "mesh.sequence=1", sequence_shares),
     ]
-    own = _NEEDS[kernel](c, hardware, seq_len)
-    for is_met, needed, found in [*own, *both]:
+    own = _REQUIREMENTS[kernel](c, hardware, seq_len)
+    for is_met, needed, found in [*own, *common]:
         if not is_met:
             return f"needs {needed}, not {found}"
     return ""
 
 
-def _needs_of_cudnn(c: ModelConfig, hardware: Hardware, _) -> Iterator[tuple]:
-    """What XLA's interface to cuDNN checks of plain causal attention."""
+def _cudnn_requirements(c: ModelConfig, hardware: Hardware, _) -> Iterator[tuple]:
+    """The requirements that XLA checks before it calls cuDNN for causal attention."""
     widest = 256 if hardware.capability >= (9, 0) else 128
     version = "{}.{}".format(*hardware.capability)
     fits = c.head_dim % 8 == 0 and c.head_dim <= widest
@@ -101,23 +105,24 @@ def _needs_of_cudnn(c: ModelConfig, hardware: Hardware, _) -> Iterator[tuple]:
     yield hardware.capability >= (8, 0), "compute capability 8.0", version
     yield c.dtype == "bfloat16", "model.dtype=bfloat16", c.dtype
     yield fits, heads, c.head_dim
-    # Its masks are dense and have gradients: more than what the kernel saves.
+    # Its masks are dense and get gradients, which costs more than the kernel saves.
     yield not c.document_masking, "model.document_masking=False", c.document_masking
 
 
-def _needs_of_splash(c: ModelConfig, hardware: Hardware, L: int) -> Iterator[tuple]:
+def _splash_requirements(c: ModelConfig, hardware: Hardware, L: int) -> Iterator[tuple]:
     heads = f"d_model / num_heads a multiple of {_LANES // 2}"
     yield hardware.platform == "tpu", "a TPU", hardware.platform
     yield L % _LANES == 0, f"sequences of a multiple of {_LANES} tokens", L
     yield c.head_dim % (_LANES // 2) == 0, heads, c.head_dim
 
 
-_LANES = 128  # of a TPU's vector registers
+_LANES = 128  # lanes of a TPU's vector registers
 _FUSED = {"cuda": "cudnn", "tpu": "splash"}
-_NEEDS = {"cudnn": _needs_of_cudnn, "splash": _needs_of_splash}
+_REQUIREMENTS = {"cudnn": _cudnn_requirements, "splash": _splash_requirements}
 
 
 def same_document(segments_BL: jax.Array) -> jax.Array:
+    """Return a mask [B, L, L] of the pairs of positions in the same document."""
     return segments_BL[:, :, None] == segments_BL[:, None, :]
 
 
@@ -146,7 +151,8 @@ def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
     return attend(q_BLNH, k_BLKH, v_BLKH, segments_BL)
 
 
-# (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH; causal, within documents.
+# Functions (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH of causal attention
+# within documents.
 KERNELS = {"xla": _xla, "cudnn": _cudnn, "splash": _splash}
 
 
@@ -157,8 +163,8 @@ def splash(
     segments_BL: jax.Array | None,
     interpret: bool = False,
 ) -> jax.Array:
-    """JAX's splash attention for TPUs; with `interpret`, its meaning on any device."""
-    # Pallas takes long to import.
+    """Call JAX's splash attention for TPUs; `interpret` emulates it on any device."""
+    # Import here, because importing Pallas is slow.
     from jax.experimental.pallas.ops.tpu import splash_attention
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel,

@@ -1,4 +1,4 @@
-"""A block: what the vector field's two terms are, given weights."""
+"""The interface of a block: the two terms of the vector field, given weights."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,20 +11,21 @@ from diffeq_former.models.units import Norm, Units
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """The field's terms as pure functions of the weights at one time.
+    """The terms of the vector field as pure functions of the weights at one time.
 
-    `attend(q_BLNH, k_BLKH, v_BLKH) -> o_BLNH` is given to the attention term by the
-    model, which knows about masks, dropout and caches.
+    The model passes `attend(q_BLNH, k_BLKH, v_BLKH) -> o_BLNH` to the attention term
+    and handles masks, dropout and caches in it.
     """
 
+    # Specifications of the linear maps and norms, by name.
     units: Callable[[ModelConfig], Units]
     # attention(config, weights, x_BLD, positions_BL, attend) -> dx_BLD
     attention: Callable[..., jax.Array]
     # feed_forward(config, weights, x_BLD) -> dx_BLD
     feed_forward: Callable[..., jax.Array]
-    # norm(config, weights, x_BLD) -> x_BLD, of the terms
+    # norm(config, weights, x_BLD) -> x_BLD, for the norms of the terms
     norm: Callable[..., jax.Array]
-    # final_norm(weights, x_BLD, eps) -> x_BLD, with the weights of `final_norm_unit`
+    # final_norm(weights, x_BLD, eps) -> x_BLD; `final_norm_unit` specifies its weights
     final_norm: Callable[..., jax.Array]
     final_norm_unit: Callable[[ModelConfig], Norm]
     learned_positions: bool

@@ -1,4 +1,4 @@
-"""The blocks by name."""
+"""Registry of blocks by name."""
 
 from diffeq_former.models.block import Block
 from diffeq_former.models.gpt import GPT

@@ -1,4 +1,4 @@
-"""Parameters at both ends of depth: embeddings, the last norm, the head.
+"""Parameters outside the blocks: embeddings, final norm and head.
 
 B batch, L length, D model, V vocabulary.
 """
@@ -14,7 +14,7 @@ from diffeq_former.models.units import Norm
 
 
 class Embedding(nn.Module):
-    """Token embeddings, and learned positions if the block wants them."""
+    """Token embeddings, and learned position embeddings if the block has them."""
 
     config: ModelConfig
     learned_positions: bool
@@ -31,7 +31,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(c.dropout, deterministic=not self.train)
 
     def __call__(self, tokens_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
-        # Whole rows: else what is looked up would be cut as the table's rows are.
+        # Unshard the embedding axis; else the result would be sharded along it, too.
         x_BLD = constrain(self.token, "vocab", "state")[tokens_BL]
         if self.learned_positions:
             x_BLD = x_BLD + constrain(self.position, "position", "state")[positions_BL]
@@ -39,6 +39,8 @@ class Embedding(nn.Module):
 
 
 class FinalNorm(nn.Module):
+    """The parameters of the final norm."""
+
     unit: Norm
 
     @nn.compact

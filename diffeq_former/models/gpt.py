@@ -1,4 +1,4 @@
-"""The GPT-2 block: LayerNorm, one fused query-key-value map, GELU, biases.
+"""The GPT-2 block: LayerNorm, a fused query-key-value projection, GELU, biases.
 
 B batch, L length, D model, N heads, H head, F feed-forward.
 """
@@ -14,6 +14,7 @@ from diffeq_former.models.units import Linear, Norm, Units, linear
 
 
 def units(c: ModelConfig) -> Units:
+    """Return the specifications of the block's linear maps and norms."""
     D, N, H, F = c.d_model, c.num_heads, c.head_dim, c.ff_dim
     units = {
         "norm_1": Norm(D, shift=True),
@@ -29,6 +30,7 @@ def units(c: ModelConfig) -> Units:
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
+    """Return the attention term at state x_BLD, see `Block`."""
     y_BLD = before_term(c, norm, weights, "norm_1", x_BLD)
     qkv_BL3NH = linear(weights["qkv"], y_BLD)
     o_BLNH = attend(*(qkv_BL3NH[:, :, i] for i in range(3)))
@@ -36,6 +38,7 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
 
 
 def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
+    """Return the feed-forward term at state x_BLD."""
     y_BLD = before_term(c, norm, weights, "norm_2", x_BLD)
     h_BLF = constrain(linear(weights["ff_in"], y_BLD), *FEED_FORWARD)
     h_BLF = jax.nn.gelu(h_BLF, approximate=True)

@@ -1,4 +1,4 @@
-"""On which grid of depth a model takes its steps."""
+"""The depth grid of a model."""
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.ode.grid import Grid, on_pieces, uniform
@@ -6,7 +6,11 @@ from diffeq_former.ode.solvers import SOLVERS
 
 
 def own_grid(c: ModelConfig) -> Grid:
-    """Of steps of one length; with `time_pieces`, of those that keep to the pieces."""
+    """Return the model's default depth grid.
+
+    It is uniform, unless `time_pieces` is set: then its steps are aligned with the
+    segments on which W(t) is constant.
+    """
     nodes = SOLVERS[c.solver].nodes
     if c.time_pieces:
         return on_pieces(c.num_layers, c.time_pieces, len(nodes))

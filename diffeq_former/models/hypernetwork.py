@@ -1,9 +1,9 @@
 """Weights as functions of depth: W(t) = sum_e u_e(t) F_e + B (paper, eq. 6).
 
-A linear unit has a bank F [E, *kernel], a base B [*kernel] and a bank of biases
-[E, *bias]: b(t) = sum_e u_e(t) f_e. A norm has banks of its scale and shift, both
-zero at first: scale(t) = 1 + sum_e u_e(t) g_e. u(t) comes from one MLP a unit, or
-from one for all of them.
+A linear map has a bank F [E, *kernel], a base B [*kernel] and a bank of biases
+[E, *bias], with b(t) = sum_e u_e(t) f_e. A norm has banks of its scale and shift, both
+initialised to zero, with scale(t) = 1 + sum_e u_e(t) g_e. The coefficients u(t) are
+computed by one MLP per linear map or norm, or by one MLP for all of them.
 
 T times, E time embedding.
 """
@@ -20,6 +20,8 @@ from diffeq_former.models.units import Linear, Norm, Units
 
 
 class Hypernetwork(nn.Module):
+    """Weight source that generates weights from time embeddings."""
+
     config: ModelConfig
     units: Units
 
@@ -50,7 +52,7 @@ class Hypernetwork(nn.Module):
     def coefficients(
         c: ModelConfig, units: Units, parameters, times_T: jax.Array
     ) -> dict[str, jax.Array]:
-        """u(t) of every unit at every time, [T, E], float32."""
+        """Return u(t) for each linear map and norm, by name: [T, E], float32."""
         u_MTE = embed_times(c, parameters["time_mlp"], times_T)
         return {name: u_MTE[m % u_MTE.shape[0]] for m, name in enumerate(units)}
 
@@ -106,7 +108,7 @@ def _generate_norm(c: ModelConfig, parameters, u_TE: jax.Array) -> dict:
 
 @jax.custom_vjp
 def _combine(u_TE: jax.Array, bank: jax.Array) -> jax.Array:
-    """sum_e u_e F_e at every time, float32: the bank is read as it is stored."""
+    """Return sum_e u_e F_e at each time, in float32, the dtype of the bank."""
     return jnp.tensordot(u_TE, bank, 1)
 
 
@@ -115,7 +117,7 @@ def _combine_forward(u_TE, bank):
 
 
 def _combine_backward(saved, gradient_T):
-    """As autodiff, but with both products the way round that a CPU is quicker at."""
+    """The same gradients as autodiff, with products ordered to be fast on CPUs."""
     u_TE, bank = saved
     axes = tuple(range(1, bank.ndim))
     of_u_ET = jnp.tensordot(bank, gradient_T, (axes, axes))

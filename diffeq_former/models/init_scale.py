@@ -1,4 +1,4 @@
-"""How large a stored kernel starts."""
+"""Standard deviations of initial kernels."""
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.units import Linear
@@ -7,13 +7,14 @@ STDDEV = 0.02
 
 
 def base_stddev(c: ModelConfig, unit: Linear) -> float:
-    """0.02; for what writes to the residual stream in steps of length 1, GPT-2's rule.
+    """Return the standard deviation of a stored kernel, or of a hypernetwork's base.
 
-    GPT-2 (Radford et al. 2019) divides by sqrt(2L) there, so that the sum of L layers
-    of two terms keeps its size. In shorter steps the step does that; a residual
-    connection r below 1 leaves r^(2k) of the variance of the k-th last term, so that
-    there is less to divide by, and without one nothing. In the authors' initialisation
-    the base of the hypernetwork is zero.
+    It is 0.02, except for kernels that write to the residual stream in steps of length
+    1. There GPT-2 (Radford et al. 2019) divides by sqrt(2L), so that the scale of the
+    sum over L layers of two terms does not grow with L. Shorter steps need no such
+    factor. A residual coefficient r below 1 leaves r^(2k) of the variance of a term
+    that k others follow, so 2L becomes the sum of r^(2k); for r = 0 this is 1. In the
+    authors' initialisation, the base of the hypernetwork is 0.
     """
     if c.weights == "hypernetwork" and c.initialization == "authors":
         return 0.0

@@ -1,7 +1,7 @@
 """The Llama block: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-With `chain_norms` it is the paper's released block: the feed-forward sees
-norm_2(norm_1(x)), and the norms have a shift and an epsilon of 1e-6.
+With `chain_norms` it is the block of the paper's released code: the input of the
+feed-forward is norm_2(norm_1(x)), and norms have a shift and an epsilon of 1e-6.
 
 B batch, L length, D model, N heads, K key-value heads, H head, F feed-forward.
 """
@@ -20,18 +20,19 @@ _RELEASED_EPS = 1e-6
 
 
 def units(c: ModelConfig) -> Units:
+    """Return the specifications of the block's linear maps and norms."""
     D, N, K, H, F = c.d_model, c.num_heads, c.kv_heads, c.head_dim, c.ff_dim
-    of_term = Norm(D, shift=c.chain_norms)
+    term_norm = Norm(D, shift=c.chain_norms)
     key_value = Linear((D, K, H), ("embed", "kv_heads", "head_dim"), bias=False)
     units = {
-        "norm_1": of_term,
+        "norm_1": term_norm,
         "query": Linear((D, N, H), ("embed", "heads", "head_dim"), bias=False),
         "key": key_value,
         "value": key_value,
         "attention_out": Linear(
             (N, H, D), ("heads", "head_dim", "embed"), False, 2, writes_residual=True
         ),
-        "norm_2": of_term,
+        "norm_2": term_norm,
         "gate": Linear((D, F), ("embed", "mlp"), bias=False),
         "up": Linear((D, F), ("embed", "mlp"), bias=False),
         "down": Linear((F, D), ("mlp", "embed"), False, writes_residual=True),
@@ -40,6 +41,7 @@ def units(c: ModelConfig) -> Units:
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
+    """Return the attention term at state x_BLD, see `Block`."""
     y_BLD = before_term(c, norm, weights, "norm_1", x_BLD)
     frequencies_h = rotary_frequencies(c)
     q_BLNH = rotate(linear(weights["query"], y_BLD), positions_BL, frequencies_h)
@@ -49,6 +51,7 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
 
 
 def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
+    """Return the feed-forward term at state x_BLD."""
     if c.chain_norms:
         x_BLD = norm(c, weights["norm_1"], x_BLD)
     y_BLD = before_term(c, norm, weights, "norm_2", x_BLD)

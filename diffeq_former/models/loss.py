@@ -1,10 +1,10 @@
-"""Next-token cross entropy without ever holding all logits.
+"""Next-token cross entropy that never materialises the logits of all positions.
 
-The vocabulary is filled up to whole tiles of matrix units where that adds less than a
-hundredth: on GPUs, products with 50,257 columns take longer than with 50,304.
+The vocabulary is padded to a multiple of `TILE` if that adds at most 1 %: on GPUs,
+matrix products with 50,257 columns are slower than with 50,304.
 
-N shares of the batch on the devices, B batch of one, L length, C chunk of the length,
-D model, V vocabulary.
+N batch shards, B sequences per shard, L length, C chunk of the length, D model,
+V vocabulary.
 """
 
 import jax
@@ -20,19 +20,25 @@ TILE = 128
 def cross_entropy_sums(
     x_BLD: jax.Array, unembedding_DV: jax.Array, targets_BL: jax.Array, chunk: int
 ) -> dict[str, jax.Array]:
-    """Sums over all places that have a target (not `NO_TARGET`), float32 scalars.
+    """Return sums over all positions that have a target other than `NO_TARGET`.
 
-    Logits exist for `chunk` positions of each sequence at a time, also in the
-    backward pass, which computes them again.
+    Logits exist for `chunk` positions per sequence at a time, also in the backward
+    pass, which recomputes them.
+
+    Args:
+      x_BLD: Normalised states; here B counts the sequences of all shards.
+      unembedding_DV: The matrix from states to logits.
+      targets_BL: Token ids, or `NO_TARGET`.
+      chunk: Number of positions per sequence and chunk.
 
     Returns:
-      `loss`: sum of -log p(target) in nats; `log_z_squared`: sum of the squared
-      log normaliser, for the z-loss; `tokens`: how many places were summed.
+      float32 scalars: `loss`, the sum of -log p(target) in nats; `log_z_squared`, the
+      sum of the squared log normaliser for the z-loss; `tokens`, the number of targets.
     """
     V = unembedding_DV.shape[1]
-    unembedding_DV = _fill_up(unembedding_DV)
-    # A copy for each share of the batch: gradients of the chunks are summed there, and
-    # cross the network once.
+    unembedding_DV = _pad_vocabulary(unembedding_DV)
+    # One copy per batch shard, so that gradients are summed over chunks within each
+    # shard and reduced over the network once.
     N = num_shares("batch")
     unembedding_NDV = constrain(
         jnp.broadcast_to(
@@ -73,19 +79,19 @@ def cross_entropy_sums(
     return jax.tree.map(jnp.sum, sums_N)
 
 
-def _fill_up(unembedding_DV: jax.Array) -> jax.Array:
-    """With columns of zeros; as it is where devices share the columns."""
+def _pad_vocabulary(unembedding_DV: jax.Array) -> jax.Array:
+    """Append columns of zeros if they are few and the vocabulary is not sharded."""
     V = unembedding_DV.shape[1]
-    more = -V % TILE
-    if 100 * more > V or num_shares("vocab") > 1:
+    padding = -V % TILE
+    if 100 * padding > V or num_shares("vocab") > 1:
         return unembedding_DV
-    return jnp.pad(unembedding_DV, ((0, 0), (0, more)))
+    return jnp.pad(unembedding_DV, ((0, 0), (0, padding)))
 
 
 def _split(array_BL: jax.Array, chunk: int, N: int, fill: int) -> jax.Array:
-    """[N B, L, ...] -> [L / C, N, B, C, ...], the length filled up to a multiple of C.
+    """Split [N B, L, ...] into chunks [L / C, N, B, C, ...], padding L to a multiple.
 
-    A chunk takes every (L / C)-th position, so devices that share a sequence share it.
+    A chunk takes every (L / C)-th position, so that it is sharded like the sequences.
     """
     NB, L, *rest = array_BL.shape
     chunk = min(chunk, L)

@@ -1,5 +1,6 @@
-"""Layer and RMS normalisation with given scale and shift; statistics in float32
-or, of float64 states, in float64.
+"""Layer and RMS normalisation with given scale and shift.
+
+Statistics are in float32, or in float64 for float64 states.
 
 B batch, L length, D model.
 """
@@ -11,16 +12,18 @@ Weights = dict[str, jax.Array]
 
 
 def layer_norm(weights: Weights, x_BLD: jax.Array, eps: float) -> jax.Array:
-    x = _exact(x_BLD)
+    """Normalise over the last axis to mean 0 and variance 1, then scale and shift."""
+    x = _promoted(x_BLD)
     x = x - x.mean(-1, keepdims=True)
     return _rescale(weights, x, eps).astype(x_BLD.dtype)
 
 
 def rms_norm(weights: Weights, x_BLD: jax.Array, eps: float) -> jax.Array:
-    return _rescale(weights, _exact(x_BLD), eps).astype(x_BLD.dtype)
+    """Divide by the root mean square over the last axis, then scale and shift."""
+    return _rescale(weights, _promoted(x_BLD), eps).astype(x_BLD.dtype)
 
 
-def _exact(x: jax.Array) -> jax.Array:
+def _promoted(x: jax.Array) -> jax.Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 

@@ -1,4 +1,4 @@
-"""Creates parameters: float32, with logical axes for sharding."""
+"""Creation of parameters, in float32 and with logical axes for sharding."""
 
 import flax.linen as nn
 import jax
@@ -12,7 +12,7 @@ Axes = tuple[str | None, ...]
 def normal(
     module: nn.Module, name: str, stddev: float, shape: tuple[int, ...], axes: Axes
 ) -> jax.Array:
-    """A parameter of `module` from N(0, stddev^2); zeros if stddev is 0."""
+    """Create a parameter of `module` from N(0, stddev^2); zeros if stddev is 0."""
     init = nn.initializers.normal(stddev) if stddev else nn.initializers.zeros_init()
     return _param(module, name, init, shape, axes)
 
@@ -20,7 +20,7 @@ def normal(
 def uniform(
     module: nn.Module, name: str, bound: float, shape: tuple[int, ...], axes: Axes
 ) -> jax.Array:
-    """A parameter of `module` from the uniform distribution on [-bound, bound)."""
+    """Create a parameter of `module`, uniform on [-bound, bound)."""
 
     def init(key, shape, dtype):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -31,7 +31,7 @@ def uniform(
 def norm_parameters(
     module: nn.Module, unit: Norm, leading: tuple[int, ...] = (), axes: Axes = ()
 ) -> dict[str, jax.Array]:
-    """A norm's scale (ones) and perhaps its shift (zeros), with leading axes."""
+    """Create a norm's scale (ones) and its shift (zeros) if it has one."""
     shape, axes = (*leading, unit.size), (*axes, "norm")
     stored = {
         "scale": _param(module, "scale", nn.initializers.ones_init(), shape, axes)

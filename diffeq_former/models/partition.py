@@ -1,4 +1,7 @@
-"""Names the axes of activations and tables; distributed/sharding_rules.py cuts them."""
+"""Sharding of activations and weights by logical axis names.
+
+The rules from logical axes to mesh axes are in distributed/sharding_rules.py.
+"""
 
 import math
 from collections.abc import Callable
@@ -11,24 +14,24 @@ from diffeq_former.models.units import Norm, Unit, Units
 HIDDEN = ("batch", "length", "state")
 FEED_FORWARD = ("batch", "length", "mlp")
 QUERIES = ("batch", "length", "heads", "head_dim")
-KEYS = ("batch", None, "kv_heads", "head_dim")  # every query needs all of them
+KEYS = ("batch", None, "kv_heads", "head_dim")  # every query attends to all positions
 SEGMENTS = ("batch", None)
 
-_AS_IT_IS = jax.sharding.PartitionSpec.UNCONSTRAINED
+_UNCONSTRAINED = jax.sharding.PartitionSpec.UNCONSTRAINED
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Lays x out as the rules say for its axes; outside of a mesh nothing happens.
+    """Constrain the sharding of x to that of its logical axes; no-op without a mesh.
 
     Raises:
-      ValueError: for a name that no rule covers.
+      ValueError: If no rule covers an axis name.
     """
     fallback = nn.spmd.RulesFallback.RAISE_ERROR
     return nn.with_logical_constraint(x, axes, fallback=fallback)
 
 
 def num_shares(name: str) -> int:
-    """In how many parts the rules cut an axis of that name; outside of a mesh 1."""
+    """Return the number of shards of a logical axis; 1 without a mesh."""
     sizes = jax.sharding.get_abstract_mesh().shape
     return math.prod(sizes[axis] for axis in _mesh_axes(name))
 
@@ -36,14 +39,15 @@ def num_shares(name: str) -> int:
 def on_each_device(
     function: Callable, axes: tuple[tuple, ...], result_axes: tuple[str | None, ...]
 ) -> Callable:
-    """The function, computed by each device for its own share of the arguments.
+    """Wrap a function so that each device computes it on its own shards.
 
-    For kernels that XLA cannot divide. Outside of a mesh it is the function itself.
+    This is for kernels that XLA cannot partition. Without a mesh, the function is
+    returned unchanged.
 
     Args:
-      function: of arrays (or None) to one array.
-      axes: the names of each argument's axes.
-      result_axes: of the result.
+      function: Takes arrays (or None) and returns one array.
+      axes: The logical axes of each argument.
+      result_axes: The logical axes of the result.
     """
     if not nn.get_logical_axis_rules():
         return function
@@ -51,14 +55,15 @@ def on_each_device(
         function,
         in_specs=tuple(nn.logical_to_mesh_axes(names) for names in axes),
         out_specs=nn.logical_to_mesh_axes(result_axes),
-        check_vma=False,  # kernels do not say along which axes their results vary
+        check_vma=False,  # kernels do not annotate how their results vary
     )
 
 
 def rows_apart(function: Callable) -> Callable:
-    """Maps a function over the leading axis of its arguments: shares of the rows.
+    """Map a function over batch shards, the leading axis of its arguments.
 
-    Each share is computed where it lies; so the function sees rows that are whole.
+    Each shard is computed on the devices that hold it, so that within the function the
+    batch is not sharded.
     """
     if not (axes := _mesh_axes("batch")):
         return jax.vmap(function)
@@ -73,7 +78,7 @@ def rows_apart(function: Callable) -> Callable:
     def constrained(*arguments):
         results = mapped(*arguments)
         return jax.tree.map(
-            lambda x: constrain(x, "batch", *[_AS_IT_IS] * (x.ndim - 1)), results
+            lambda x: constrain(x, "batch", *[_UNCONSTRAINED] * (x.ndim - 1)), results
         )
 
     return constrained
@@ -85,12 +90,14 @@ def _mesh_axes(name: str) -> tuple[str, ...]:
 
 
 def constrain_table(units: Units, table: dict) -> dict:
-    """Generated weights [T, ...] lie where stored ones would; so do their gradients.
+    """Shard generated weights, with axes [T, ...], as stored weights are sharded.
 
-    Of all units, or of some.
+    The constraint also applies to their gradients. Generation is then local to each
+    device, and communication is that of a plain transformer.
 
-    So what crosses the network is what a plain transformer sends, and generating is
-    local to each device.
+    Args:
+      units: The block's linear maps and norms, by name.
+      table: The weights of some or all of them.
     """
     return {
         name: {

@@ -1,6 +1,8 @@
-"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864), halves rotated.
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864).
 
-B batch, L length, N heads, H head, h half of it.
+The two halves of a head form the rotated pairs.
+
+B batch, L length, N heads, H head size, h = H / 2.
 """
 
 import math
@@ -12,7 +14,7 @@ from diffeq_former.config import ModelConfig
 
 
 def rotary_frequencies(c: ModelConfig) -> jax.Array:
-    """base^(-2i/H), perhaps slowed for longer sequences: radians a position, [h]."""
+    """Return base^(-2i/H) in radians per position, rescaled by `rope_scaling`: [h]."""
     half = c.head_dim // 2
     frequencies_h = c.rope_base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     return ROPE_SCALINGS[c.rope_scaling](c, frequencies_h)
@@ -21,25 +23,25 @@ def rotary_frequencies(c: ModelConfig) -> jax.Array:
 def rotate(
     x_BLNH: jax.Array, positions_BL: jax.Array, frequencies_h: jax.Array
 ) -> jax.Array:
-    """Rotates the pairs (x[i], x[i + h]) by position * frequency.
+    """Rotate the pairs (x[i], x[i + h]) by position * frequency.
 
-    In float32, or in float64 what comes in it.
+    The computation is in float32, or in float64 for float64 inputs.
     """
     angles_BLh = positions_BL[..., None].astype(jnp.float32) * frequencies_h[None, None]
     cos, sin = jnp.cos(angles_BLh)[:, :, None], jnp.sin(angles_BLh)[:, :, None]
-    exact_BLNH = x_BLNH.astype(jnp.promote_types(x_BLNH.dtype, jnp.float32))
-    first, second = jnp.split(exact_BLNH, 2, axis=-1)
+    promoted_BLNH = x_BLNH.astype(jnp.promote_types(x_BLNH.dtype, jnp.float32))
+    first, second = jnp.split(promoted_BLNH, 2, axis=-1)
     rotated = (first * cos - second * sin, second * cos + first * sin)
     return jnp.concatenate(rotated, axis=-1).astype(x_BLNH.dtype)
 
 
 def _linear(c: ModelConfig, frequencies_h: jax.Array) -> jax.Array:
-    """Positions are interpolated (Chen et al. 2023, arXiv 2306.15595)."""
+    """Position interpolation (Chen et al. 2023, arXiv 2306.15595)."""
     return frequencies_h / c.rope_factor
 
 
 def _llama3(c: ModelConfig, frequencies_h: jax.Array) -> jax.Array:
-    """Slow rotations are slowed, fast ones kept, those between in part (Llama 3.1)."""
+    """Reduce low frequencies, keep high ones and interpolate between (Llama 3.1)."""
     turns_h = c.rope_original_len * frequencies_h / (2 * math.pi)
     kept_h = (turns_h - c.rope_low_turns) / (c.rope_high_turns - c.rope_low_turns)
     kept_h = jnp.clip(kept_h, 0, 1)

@@ -1,4 +1,4 @@
-"""What the backward pass finds saved, and what it computes again, by name."""
+"""Rematerialisation policies: which values the backward pass finds saved."""
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -11,7 +11,7 @@ GENERATED_WEIGHTS = "generated_weights"
 
 _saves = jax.checkpoint_policies.save_only_these_names
 
-# "none" saves everything: no rematerialisation at all.
+# "none" does not rematerialise.
 POLICIES = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -21,10 +21,10 @@ POLICIES = {
     "save_weights": _saves(GENERATED_WEIGHTS),
     "save_attention_and_weights": _saves(ATTENTION_OUTPUT, GENERATED_WEIGHTS),
 }
-# Those that save the same of a step that is given its weights.
+# Equivalent policies for a model whose weights are not generated within the step.
 WITHOUT_WEIGHTS = dict(zip(SAVE_WEIGHTS, ("full", "save_attention"), strict=True))
 
 
 def named(name: str, tree):
-    """Marks every array of a tree for the policies."""
+    """Give every array of a tree a name that policies refer to."""
     return jax.tree.map(lambda x: checkpoint_name(x, name), tree)

@@ -1,4 +1,4 @@
-"""The scan over depth: one traced step, however many are taken."""
+"""The scan over depth, which traces the step once for any number of steps."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,18 @@ import flax.linen as nn
 def scan_over_grid(
     step: type[nn.Module], num_steps: int, policy: Callable | None, remat: bool
 ) -> type[nn.Module]:
-    """Lifts a module `(x, per_step, context) -> (x, None)` to a scan over `per_step`.
+    """Lift a module `(x, per_step, context) -> (x, None)` to a scan over `per_step`.
 
-    Parameters and `context` are the same at every step, caches and sown states get
-    a leading axis of `num_steps`, and dropout draws anew at each step.
+    All steps share parameters and `context`. Caches and sown values get a leading axis
+    of length `num_steps`, and each step has its own dropout rng.
 
     Args:
-      step: the module class of one step.
-      num_steps: length of the leading axis of `per_step`.
-      policy: what `jax.checkpoint` saves inside a step; None: nothing.
-      remat: whether to rematerialise the step in the backward pass at all.
+      step: The module class of one step.
+      num_steps: Length of the leading axis of `per_step`.
+      policy: The values that `jax.checkpoint` saves inside a step; None saves nothing.
+      remat: Whether to rematerialise the step in the backward pass.
     """
-    if remat:  # the scan keeps the step from being merged: no CSE barrier needed
+    if remat:  # a scan already prevents common subexpression elimination
         step = nn.remat(step, policy=policy, prevent_cse=False)
     return nn.scan(
         step,

@@ -1,4 +1,4 @@
-"""Residual connections and norms: what stabilises a step besides the field's terms.
+"""Residual connections and norms around the terms of a step.
 
 A term f moves the state x by a step of length h:
 
@@ -6,7 +6,8 @@ A term f moves the state x by a step of length h:
   post  x <- norm(r x + h f(x))     as in the first Transformer (Vaswani et al. 2017)
   none  x <- r x + h f(x)
 
-with r the residual connection: 1 on, 0 off. The norm before the head is in all.
+with the residual coefficient r: 1 is the usual residual connection, 0 is none. The
+final norm before the head is always present.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,19 +19,28 @@ from diffeq_former.models.block import Block
 from diffeq_former.models.units import Norm, Units
 from diffeq_former.ode.solvers import SOLVERS, Term
 
-# Which terms change the state at once, for solvers that apply each once a step.
+# Groups of terms that are added to the state together, for the solvers that apply each
+# term once per step.
 _TERMS_AT_ONCE = {"euler": ((0, 1),), "lie_trotter": ((0,), (1,))}
-OF_TERMS = ("norm_1", "norm_2")  # a block's norms: of attention, of feed-forward
+OF_TERMS = ("norm_1", "norm_2")  # norms of the attention and feed-forward terms
 
 
 def with_norms(c: ModelConfig, units: Units) -> Units:
-    """Drop the norms of the terms if the model has none."""
+    """Return the units without the norms of the terms if the model has none."""
     keep = c.stabilisers.norm != "none"
     return {k: unit for k, unit in units.items() if keep or not isinstance(unit, Norm)}
 
 
 def before_term(c: ModelConfig, norm: Callable, weights: dict, name: str, x_BLD):
-    """Return the input of a term; `norm(c, weights, x_BLD)` is the block's."""
+    """Return the input of a term, normalised if the model has pre-norms.
+
+    Args:
+      c: The model's configuration.
+      norm: The block's `norm(c, weights, x_BLD)`.
+      weights: The block's weights at one time, by name.
+      name: The name of the norm.
+      x_BLD: The state.
+    """
     return norm(c, weights[name], x_BLD) if c.stabilisers.norm == "pre" else x_BLD
 
 
@@ -39,16 +49,16 @@ def stabilised_step(
 ):
     """Take one step of the model's solver with its residual connection and norms.
 
-    Without a residual connection of 1, or with norms after the terms, this is no step
-    of dx/dt = f(x), but a map of its own; only solvers that apply each term once a step
-    have one.
+    With a residual coefficient other than 1, or with post-norms, the step no longer
+    discretises dx/dt = f(x). Such steps are defined only for solvers that apply each
+    term once per step.
 
     Args:
-      c: The model.
-      block: Its block.
+      c: The model's configuration.
+      block: The model's block.
       terms: Attention and feed-forward, functions of a stage and a state.
-      weights_S: The step's weights, by layer, with a leading axis of stages.
-      x_BLD: The state before the step, of any shape that the terms take.
+      weights_S: The step's weights, by name, with a leading axis of stages.
+      x_BLD: The state before the step, of any shape that the terms accept.
       h: The length of the step.
     """
     residual, is_post = c.stabilisers.residual, c.stabilisers.norm == "post"

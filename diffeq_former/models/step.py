@@ -1,4 +1,4 @@
-"""One step of the solver through a block: what the scan over depth repeats.
+"""One solver step through a block, the body of the scan over depth.
 
 B batch, L length, D model, S stage times of a step.
 """
@@ -29,11 +29,15 @@ from diffeq_former.models.weight_sources import SOURCES
 
 
 class Step(nn.Module):
-    """x(t) -> x(t + h).
+    """One step x(t) -> x(t + h), as the body of a scan.
 
-    Called with the state, what belongs to this step (its weights with a leading axis
-    S, or its times, if weights are generated per step; its length as a part of the
-    interval, None: they are all equal), and what all steps share.
+    Called with
+      x_BLD: The state.
+      per_step: The step's weights with a leading axis S (or its times, if weights are
+        generated per step), and its length as a fraction of the depth interval (None
+        if all steps have the same length).
+      context: The values that all steps share: the parameters of the weight source
+        (None with a table of weights), positions_BL and segments_BL (or None).
     """
 
     config: ModelConfig

@@ -1,4 +1,4 @@
-"""From a time to the coefficients u(t) of the weights (paper, eq. 6, appendix A).
+"""Map times to the coefficients u(t) of the weights (paper, eq. 6, appendix A).
 
 T times, S frequencies, E time embedding, M time MLPs.
 """
@@ -18,9 +18,10 @@ _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 def features(times_T: jax.Array, num_frequencies: int, time_scale: float) -> jax.Array:
-    """[t, sin(time_scale t w), cos(time_scale t w)], w_k = 10000^(-k/S): [T, 2S + 1].
+    """Return the sinusoidal features of times, [T, 2S + 1].
 
-    Always float32: in bfloat16 the fast sinusoids would be noise.
+    They are t, sin(time_scale t w_k) and cos(time_scale t w_k), with
+    w_k = 10000^(-k/S), always in float32: in bfloat16 the fast sinusoids are noise.
     """
     t_T = times_T.astype(jnp.float32)
     w_S = 10000.0 ** (-jnp.arange(num_frequencies, dtype=jnp.float32) / num_frequencies)
@@ -52,9 +53,9 @@ class TimeMLPs(nn.Module):
 
 
 def embed_times(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:
-    """u_m(t) of every MLP m at every time: [M, T, E], float32.
+    """Return u_m(t) of each MLP m at each time, [M, T, E], float32.
 
-    With the `unit` initialisation u(t) is divided by its length.
+    With `initialization="unit"`, u(t) is normalised to length 1.
     """
     phi_TF = features(times_T, c.num_frequencies, c.time_scale)
     h_MTE = _einsum("tf,mfe->mte", phi_TF, mlps["kernel_1"]) + mlps["bias_1"][:, None]

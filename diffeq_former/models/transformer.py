@@ -21,13 +21,17 @@ from diffeq_former.ode.grid import Grid
 
 
 class Transformer(nn.Module):
-    """A decoder language model of continuous depth.
+    """A decoder-only language model of continuous depth.
 
-    `train` draws dropout from the rng "dropout". `cached` reads and writes the
-    collection "cache" (pass `mutable=["cache"]`), and `positions_BL` says where the
-    given tokens stand. The state after each step is sown as `depth/state` into
-    "intermediates"; in training, its part of the transport cost as `depth/transport`
-    into "costs".
+    The state after each step is sown as `depth/state` into the collection
+    "intermediates". In training, the transport cost of each step is sown as
+    `depth/transport` into "costs".
+
+    Attributes:
+      config: The model's configuration.
+      train: Apply dropout, with the rng "dropout".
+      cached: Read and write keys and values in the collection "cache" (pass
+        `mutable=["cache"]`), at the positions `positions_BL`.
     """
 
     config: ModelConfig
@@ -48,7 +52,7 @@ class Transformer(nn.Module):
         self.depth = step(c, self.train, self.cached)
 
     def __call__(self, tokens_BL: jax.Array, **options) -> jax.Array:
-        """Logits [B, L, V], float32; options as for `hidden`."""
+        """Return the logits [B, L, V], float32; the options are those of `hidden`."""
         return self.logits(self.hidden(tokens_BL, **options))
 
     def hidden(
@@ -59,20 +63,22 @@ class Transformer(nn.Module):
         grid: Grid | None = None,
         positions_BL: jax.Array | None = None,
     ) -> jax.Array:
-        """The normalised state at the end of depth, [B, L, D].
+        """Return the normalised state at the end of depth, [B, L, D].
 
         Args:
-          tokens_BL: token ids.
-          table: what `tabulate` returned for the same parameters and grid; None: made
-            here.
-          grid: of depth, for the model's solver and steps; None: `own_grid`.
-          positions_BL: where the tokens stand in their sequences; None: 0, 1, ...
+          tokens_BL: Token ids.
+          table: The result of `tabulate` for the same parameters and grid; None
+            computes it here.
+          grid: The depth grid, with the nodes of the model's solver and `num_layers`
+            steps; None stands for `own_grid`.
+          positions_BL: Positions of the tokens in their sequences; None stands for
+            0, 1, ...
         """
         c, B, L = self.config, *tokens_BL.shape
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
         segments_BL = None
-        if c.document_masking and not self.cached:  # what is cached is one document
+        if c.document_masking and not self.cached:  # a cache holds one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
         parameters, grid = self.weights(), grid or own_grid(self.config)
         if c.generate_weights == "per_step":
@@ -88,6 +94,7 @@ class Transformer(nn.Module):
 
     @jax.named_scope("head")
     def logits(self, x_BLD: jax.Array) -> jax.Array:
+        """Project normalised states to logits [B, L, V], float32."""
         return jnp.einsum(
             "bld,dv->blv",
             x_BLD,
@@ -97,20 +104,21 @@ class Transformer(nn.Module):
 
     @jax.named_scope("head")
     def unembedding(self) -> jax.Array:
-        """The matrix [D, V], float32, from states to logits."""
+        """Return the matrix [D, V], float32, that maps states to logits."""
         if self.block.tied_head(self.config):
             return self.embedding.token.T
         return self.head()
 
     def tabulate(self, grid: Grid | None = None) -> dict:
-        """The weights of all steps: units with leading axes [T, S]. For the grid see
-        `hidden`.
+        """Return the block's weights at all times of the grid, with axes [T, S, ...].
+
+        For `grid` see `hidden`.
         """
         return self._tabulate(self.weights(), grid or own_grid(self.config))
 
     @jax.named_scope("tabulate")
     def coefficients(self, grid: Grid | None = None) -> dict[str, jax.Array]:
-        """A hypernetwork's u(t) of all units at all times of the table, [T S, E]."""
+        """Return a hypernetwork's u(t) for each weight at all grid times, [T S, E]."""
         c = self.config
         times = (grid or own_grid(c)).times_TS.reshape(-1)
         return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
@@ -126,5 +134,5 @@ class Transformer(nn.Module):
 
 
 def ends_of(params: dict) -> dict:
-    """The parameters at both ends of depth: embeddings, last norm, head."""
+    """Return the parameters outside the blocks: embeddings, final norm and head."""
     return {name: value for name, value in params.items() if name != "weights"}

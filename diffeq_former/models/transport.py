@@ -1,7 +1,7 @@
-"""The transport cost of a state's way through depth: the integral of |dx/dt|^2.
+"""Transport cost of the flow through depth: the integral of |dx/dt|^2.
 
-Kan, Li and Osher 2025 (OT-Transformer) train with it as a regulariser: of all flows
-with the same ends, the cheapest is the straight one at constant speed.
+Kan, Li and Osher 2025 (OT-Transformer) use it as a regulariser: among all flows between
+the same end points, straight ones at constant speed minimise it.
 
 B batch, L length, D model, T grid steps.
 """
@@ -12,21 +12,22 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.partition import HIDDEN, constrain
 
-COSTS = "costs"  # the collection into which a step in training sows its part
+COSTS = "costs"  # collection in which training steps sow their costs
 
 
 def cost_of_step(
     c: ModelConfig, before_BLD: jax.Array, after_BLD: jax.Array, length
 ) -> jax.Array:
-    """A step's part of the integral, |x_{k+1} - x_k|^2 / h, as a mean over D: [B, L].
+    """Return a step's contribution |x_{k+1} - x_k|^2 / h to the cost, [B, L], float32.
 
-    In float32, h in units of the model's interval.
+    The square is averaged over D; h is in units of the model's depth interval.
 
     Args:
-      c: the model.
-      before_BLD: the state before the step.
-      after_BLD: and after it.
-      length: of the step, as a part of the interval; None: all are equal.
+      c: The model's configuration.
+      before_BLD: The state before the step.
+      after_BLD: The state after the step.
+      length: The step's length as a fraction of the interval; None if all steps have
+        the same length.
     """
     h = c.step_size if length is None else c.interval * length
     difference_BLD = after_BLD.astype(jnp.float32) - before_BLD.astype(jnp.float32)
@@ -34,6 +35,6 @@ def cost_of_step(
 
 
 def cost(sown: dict) -> jax.Array:
-    """The sum over all steps, [B, L], from what a model in training sowed."""
+    """Sum over steps the costs that a model sowed in training: [B, L]."""
     [cost_TBL] = sown[COSTS]["depth"]["transport"]
     return cost_TBL.sum(0)

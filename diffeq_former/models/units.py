@@ -1,7 +1,7 @@
-"""What a block is made of: linear maps and norms, described before they have weights.
+"""Specifications of the linear maps and norms of a block, called its units.
 
-A block lists its units by name; a weight source turns each unit into parameters and
-generates its arrays; the block's functions use those arrays.
+A block lists its units by name; a weight source creates the parameters of each unit and
+generates its weights; the block's functions use those weights.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ class Linear:
     kernel: tuple[int, ...]
     axes: tuple[str, ...]  # logical axis names of the kernel, for sharding
     bias: bool
-    num_inputs: int = 1  # leading axes of the kernel that the input is contracted with
+    num_inputs: int = 1  # number of leading kernel axes contracted with the input
     writes_residual: bool = False  # its output is added to the residual stream
 
     @property
@@ -39,7 +39,7 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """A normalisation with a scale and perhaps a shift, each [size]."""
+    """A normalisation with a scale and optionally a shift, each [size]."""
 
     size: int
     shift: bool
@@ -50,9 +50,9 @@ Units = dict[str, Unit]
 
 
 def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
-    """Contracts the last `num_inputs` axes of x with the kernel; adds the bias.
+    """Contract the last `num_inputs` axes of x with the kernel and add the bias.
 
-    And what an adapter adds, if the weights hold one, see lora.py.
+    If the weights contain a LoRA adapter, its output is added, too (lora.py).
     """
     y = jnp.tensordot(x, weights["kernel"], num_inputs)
     if "lora_a" in weights:
@@ -66,14 +66,14 @@ def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
 
 
 def with_step_lengths(units: Units, weights: dict, lengths) -> dict:
-    """The weights of steps of length 1 that do what those of other lengths do.
+    """Absorb step lengths into the weights, so that all steps have length 1.
 
-    A length goes into the maps that write to the residual stream.
+    The weights of maps that write to the residual stream are multiplied by the length.
 
     Args:
-      units: the block's.
-      weights: of the units, with a leading axis of steps.
-      lengths: of each step, or one for all.
+      units: The block's linear maps and norms, by name.
+      weights: Their weights, with a leading axis of steps.
+      lengths: The length of each step, or one length for all of them.
     """
 
     def scaled(w):

@@ -1,9 +1,9 @@
-"""Where the weights at time t come from: three sources behind one interface.
+"""Weight sources: three ways to obtain a block's weights at time t.
 
-A source is a linen module that creates its parameters when called, and a pure
-function `tabulate(config, units, parameters, times_T)` from times to the block's
-weights, a dict of units with a leading axis T. Norms come in float32, all else in the
-compute dtype.
+A source consists of a linen module that creates its parameters when called, and of a
+pure function `tabulate(config, units, parameters, times_T)` that returns the block's
+weights by name, with a leading axis T. The weights of norms are in float32, all others
+in the compute dtype.
 """
 
 from typing import Protocol
@@ -21,6 +21,8 @@ from diffeq_former.models.units import Norm, Unit, Units
 
 
 class WeightSource(Protocol):
+    """Interface of a weight source, see the module's docstring."""
+
     def __init__(self, config: ModelConfig, units: Units, name: str): ...
 
     def __call__(self) -> dict: ...
@@ -30,7 +32,7 @@ class WeightSource(Protocol):
 
 
 class LayerTable(nn.Module):
-    """A plain transformer: weights of their own for each of the grid's steps."""
+    """Separate weights for each step, as in a plain transformer."""
 
     config: ModelConfig
     units: Units
@@ -45,7 +47,9 @@ class LayerTable(nn.Module):
 
     @staticmethod
     def tabulate(c: ModelConfig, units: Units, parameters, times_T: jax.Array) -> dict:
-        assert times_T.shape == (c.num_layers,), "weights exist at the layers only"
+        assert times_T.shape == (c.num_layers,), (
+            "a layer table has weights only at its layers"
+        )
         return _cast(c, parameters)
 
 
@@ -78,7 +82,7 @@ SOURCES: dict[str, type[WeightSource]] = {
 
 
 class _Stored(nn.Module):
-    """One unit's weights as parameters, with `leading` axes of layers."""
+    """The parameters of one linear map or norm, with `leading` axes of layers."""
 
     config: ModelConfig
     unit: Unit

@@ -1,4 +1,7 @@
-"""The one place where times come from. T steps over [0, 1], S stage times of a step."""
+"""Depth grids. All times over depth are computed here.
+
+T steps over [0, 1], S stage times per step.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,46 +12,46 @@ import numpy as np
 
 
 class Grid(NamedTuple):
-    """Steps that cover [0, 1], one after the other; both are float32."""
+    """Consecutive steps that cover [0, 1]; both arrays are float32."""
 
-    times_TS: jax.Array  # at which a step evaluates the field
-    lengths_T: jax.Array | None  # None: all are 1 / T
+    times_TS: jax.Array  # at which steps evaluate the vector field
+    lengths_T: jax.Array | None  # None: all lengths are 1 / T
 
 
 def uniform(num_steps: int, nodes: Sequence[float]) -> Grid:
-    """Steps of one length."""
+    """Return a grid of `num_steps` steps of equal length for a solver's nodes."""
     return Grid(stage_times(num_steps, nodes), None)
 
 
 def stage_times(num_steps: int, nodes: Sequence[float]) -> jax.Array:
-    """Times [num_steps, len(nodes)] in [0, 1], float32: step k has (k + node) / L.
+    """Return the times (k + node) / num_steps of all steps k and nodes, [T, S].
 
-    Computed exactly and rounded once, so that the grid of L steps is the same
-    wherever it is needed and t = 1 is reached exactly.
+    They are computed in float64 and rounded to float32 once, so that t = 1 is exact.
     """
     steps = np.arange(num_steps)[:, None] + np.asarray(nodes)[None, :]
     return jnp.asarray(steps / num_steps, jnp.float32)
 
 
-# The first piece is cut that much more coarsely than the others: its step turns
-# embeddings, which are short, into states, and is the least like a flow.
+# Another segment has this many times the steps of the first. The first step turns
+# embeddings, which have a small norm, into states, and resembles a flow least.
 _FIRST_COARSER = 4
 
 
 def on_pieces(num_steps: int, num_pieces: int, num_nodes: int) -> Grid:
-    """Steps for a field that is constant on equal pieces of [0, 1].
+    """Return a grid for a field that is piecewise constant on [0, 1].
 
-    As many steps as pieces are one each. Of more, each lies within a piece, and all
-    pieces but the first have about as many; of fewer, each but the first covers about
-    as many. A step evaluates the field at the right end of the piece in which it
-    begins, at all nodes of the solver.
+    The field is constant on segments of equal length. With as many steps as segments,
+    each step is one segment. With more, each step is within a segment, and all segments
+    but the first have about the same number of steps. With fewer, all steps but the
+    first cover about the same number of segments. At all nodes of the solver, a step
+    evaluates the field at the right end of the segment in which the step begins.
 
     Args:
-      num_steps: T.
-      num_pieces: on which the field is constant.
-      num_nodes: S.
+      num_steps: Number of steps T.
+      num_pieces: Number of segments on which the field is constant.
+      num_nodes: Number of stages S.
     """
-    points = _points(num_steps, num_pieces)
+    points = _step_boundaries(num_steps, num_pieces)
     right_T = np.floor(points[:-1] + 1e-6) + 1  # of each step's piece
     times_TS = np.repeat(right_T[:, None] / num_pieces, num_nodes, axis=1)
     lengths_T = None
@@ -57,8 +60,8 @@ def on_pieces(num_steps: int, num_pieces: int, num_nodes: int) -> Grid:
     return Grid(jnp.asarray(times_TS, jnp.float32), lengths_T)
 
 
-def _points(num_steps: int, num_pieces: int) -> np.ndarray:
-    """The ends of all steps and the start of the first, in units of a piece."""
+def _step_boundaries(num_steps: int, num_pieces: int) -> np.ndarray:
+    """Return the boundaries of all steps, [T + 1], in units of a segment."""
     if num_steps == 1 or num_pieces == 1:
         return np.linspace(0, num_pieces, num_steps + 1)
     first = max(1, num_steps // (_FIRST_COARSER * num_pieces))
@@ -71,8 +74,8 @@ def _points(num_steps: int, num_pieces: int) -> np.ndarray:
     return np.concatenate([np.linspace(0, 1, first + 1), 1 + rest])
 
 
-# How a uniform grid is changed: (key, number of points) -> what is added to the points
-# between 0 and 1: at most half a step, so that they keep their order.
+# Random perturbations (key, number of interior points) -> shifts of these points, in
+# units of a step. Shifts of at most half a step preserve the order of the points.
 MOVES = {
     "jittered": lambda key, n: jax.random.uniform(key, (n,), minval=-0.5, maxval=0.5),
     "shifted": lambda key, n: jax.random.uniform(key, (1,), minval=-0.5, maxval=0.5),
@@ -80,14 +83,14 @@ MOVES = {
 
 
 def draw(kind: str, key: jax.Array, num_steps: int, nodes: Sequence[float]) -> Grid:
-    """A grid of one of the `MOVES`, whose shapes do not depend on what is drawn.
+    """Sample a randomly perturbed uniform grid, whose shapes are fixed.
 
     Args:
-      kind: `jittered`: each point between 0 and 1 of the uniform grid is moved by up to
-        half a step; `shifted`: all of them are moved by the same.
-      key: of the random moves.
-      num_steps: how many steps.
-      nodes: the solver's.
+      kind: `jittered` moves each interior point of the uniform grid by up to half a
+        step, independently; `shifted` moves all of them by the same amount.
+      key: The random key.
+      num_steps: Number of steps.
+      nodes: The nodes of the solver.
     """
     inner = jnp.arange(1, num_steps) + MOVES[kind](key, num_steps - 1)
     points = jnp.concatenate([jnp.zeros(1), inner / num_steps, jnp.ones(1)])

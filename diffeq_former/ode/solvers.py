@@ -1,8 +1,8 @@
-"""One step of dx/dt = f_1(x, t) + f_2(x, t) + ..., as data.
+"""Solvers for one step of dx/dt = f_1(x, t) + f_2(x, t) + ..., defined by coefficients.
 
-A solver sees the terms f_i only as functions `term(node, x)`, where `node` numbers
-its `nodes`: the distinct times within a step, in units of its length, at which it
-evaluates the field. States need nothing but `+` and multiplication by a number.
+The terms f_i are functions `term(node, x)`, where `node` is an index into the solver's
+`nodes`: the distinct times, as fractions of a step, at which it evaluates the field.
+States only need addition and multiplication by a number.
 """
 
 import dataclasses
@@ -24,9 +24,11 @@ class RungeKutta:
 
     @property
     def nodes(self) -> tuple[float, ...]:
+        """The distinct stage times, as fractions of a step."""
         return tuple(dict.fromkeys(self.c))
 
     def step(self, terms: Sequence[Term], x: State, h: float) -> State:
+        """Return the state after a step of length h, with the sum of all terms."""
         slopes = []
         for c, row in zip(self.c, self.a, strict=True):
             node, y = self.nodes.index(c), _advance(x, h, row, slopes)
@@ -36,10 +38,10 @@ class RungeKutta:
 
 @dataclasses.dataclass(frozen=True)
 class Splitting:
-    """Euler steps of single terms in turn, each (term, fraction of the step).
+    """A splitting method: Euler substeps (term, fraction of the step) in sequence.
 
-    The order is that of the splitting: of the whole where Euler integrates each term
-    exactly; otherwise the Euler substeps limit it to 1.
+    `order` is the order of the splitting. The method attains it if Euler integrates
+    each term exactly; otherwise the Euler substeps limit its order to 1.
     """
 
     order: int
@@ -48,9 +50,11 @@ class Splitting:
 
     @property
     def nodes(self) -> tuple[float, ...]:
+        """The single stage time, as a fraction of a step."""
         return (self.node,)
 
     def step(self, terms: Sequence[Term], x: State, h: float) -> State:
+        """Return the state after a step of length h."""
         for index, fraction in self.substeps:
             x = x + (fraction * h) * terms[index](0, x)
         return x
@@ -58,8 +62,8 @@ class Splitting:
 
 Solver = RungeKutta | Splitting
 
-# Euler and Lie-Trotter take the weights at the right end of the step, as the paper's
-# code does. A splitting's term 0 is attention, term 1 is feed-forward.
+# Euler and Lie-Trotter evaluate the weights at the right end of the step, as the code
+# of the paper does. Term 0 of a splitting is attention, term 1 is feed-forward.
 SOLVERS: dict[str, Solver] = {
     "euler": RungeKutta(1, c=(1.0,), a=((),), b=(1.0,)),
     "lie_trotter": Splitting(1, node=1.0, substeps=((0, 1.0), (1, 1.0))),
@@ -76,6 +80,7 @@ SOLVERS: dict[str, Solver] = {
 
 
 def is_splitting(name: str) -> bool:
+    """Return whether this is the name of a splitting method."""
     return isinstance(SOLVERS.get(name), Splitting)
 
 

@@ -1,4 +1,4 @@
-"""A plan: what a step of training needs of one device and how long it takes at best."""
+"""A plan: closed-form memory, communication and time of a training step on a device."""
 
 import dataclasses
 import functools
@@ -25,24 +25,25 @@ from diffeq_former.training.flops import flops_per_token
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """For one device and one step; sizes in bytes, times in seconds."""
+    """Estimates for one device and one training step; in bytes and seconds."""
 
     config: Config
     sizes: Sizes
     device: Device
     memory: Memory
     sent: list[Sent]
-    model_flops: float  # by the definition of training/flops.py
-    flops: float  # that are computed: with recomputation and generation
+    model_flops: float  # as defined in training/flops.py
+    flops: float  # computed, including recomputation and weight generation
     traffic: float  # bytes between the device and its memory
 
     @property
     def fits(self) -> bool:
+        """Whether the step needs no more than the usable memory of the device."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of each part alone, at the device's data-sheet rates."""
+        """Seconds that each part takes on its own, at the device's data-sheet rates."""
         sent = {"link": 0.0, "network": 0.0}
         for message in self.sent:
             inside = communication.reach(message.axes, self.sizes) <= self.device.node
@@ -56,13 +57,13 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Compute hides memory traffic, or the reverse; nothing hides what is sent."""
+        """Seconds of a step. Only compute and memory traffic overlap."""
         parts = self.parts
         return max(parts["compute"], parts["memory"]) + parts["link"] + parts["network"]
 
     @property
     def mfu_bound(self) -> float:
-        """If each part hid all others: no run is better."""
+        """Upper bound of the MFU: all parts overlap perfectly."""
         return self.model_flops / (self.device.peak_flops * max(self.parts.values()))
 
     def as_dict(self) -> dict:
@@ -82,18 +83,20 @@ class Plan:
         }
 
 
-USABLE = 0.92  # of a device's memory: the rest is the runtime's and lost in gaps
+# Fraction of device memory; the rest goes to the runtime and fragmentation.
+USABLE = 0.92
 
 
 def axis_sizes(c: MeshConfig, num_devices: int) -> Sizes:
+    """Return the sizes of the mesh axes on `num_devices` devices."""
     return dict(zip(MESH_AXES, mesh_shape(c, num_devices), strict=True))
 
 
 def make_plan(config: Config, sizes: Sizes, device: Device) -> Plan:
-    """In closed form, for the deepest steps, and rows as long as the model allows.
+    """Plan a step at the config's largest depth with sequences of length `max_len`.
 
     Raises:
-      UserError: if an axis of the mesh does not divide what it is to cut.
+      UserError: If an axis of the mesh does not divide a dimension that it shards.
     """
     config, seq_len = config.deepest, config.model.max_len
     needed = needed_memory(config, sizes, device.hardware, seq_len)
@@ -113,7 +116,7 @@ def make_plan(config: Config, sizes: Sizes, device: Device) -> Plan:
 def needed_memory(
     config: Config, sizes: Sizes, hardware: Hardware, seq_len: int
 ) -> Memory:
-    """Of a step on one device, for rows of that length; raises as `make_plan`."""
+    """Return the memory of a step on one device; raises as `make_plan`."""
     config = config.deepest
     check_fits(config, shapes.abstract_mesh(sizes), seq_len)
     fused = _is_fused(config, sizes, hardware, seq_len)
@@ -122,48 +125,49 @@ def needed_memory(
 
 
 def _is_fused(config: Config, sizes: Sizes, hardware: Hardware, seq_len: int) -> bool:
-    """Whether the kernel of attention never holds a matrix of scores."""
+    """Whether the attention kernel never materialises the score matrix."""
     return choose(config.model, hardware, seq_len, sizes[SEQUENCE]) != "xla"
 
 
 def state_bytes(config: Config, sizes: Sizes) -> tuple[int, int]:
-    """Of the parameters and of the optimizer's state, on one device; exact."""
-    # Whatever changes only how a step is computed is the same state.
+    """Return the exact bytes of parameters and optimizer state on one device."""
+    # Reset settings that do not affect the state, to share the cached result.
     model = dataclasses.replace(
         config.model, remat="none", attention_implementation="auto"
     )
     training = dataclasses.replace(config.training, per_device_batch_size=0)
-    same = dataclasses.replace(
+    canonical = dataclasses.replace(
         config, model=model, training=training, mesh=MeshConfig()
     )
-    return _state_bytes(same, tuple(sizes.items()))
+    return _state_bytes(canonical, tuple(sizes.items()))
 
 
 @functools.cache
 def _state_bytes(config: Config, sizes: tuple) -> tuple[int, int]:
-    state = _described_state(config)
+    state = _abstract_state(config)
     parts = (state.params, state.opt_state)
     return tuple(shapes.shard_bytes(part, dict(sizes)) for part in parts)
 
 
 @functools.cache
-def _described_state(config: Config) -> states.TrainState:
-    """Shapes and shardings; the sizes of this mesh are not looked at."""
+def _abstract_state(config: Config) -> states.TrainState:
+    """Return shapes and logical shardings of the state, independent of mesh sizes."""
     sizes = dict.fromkeys(MESH_AXES, 1)
     return states.abstract(config, shapes.abstract_mesh(sizes))
 
 
 def flops_of_step(config: Config, sizes: Sizes, seq_len: int) -> float:
-    """Products of a step on one device, as its trace has them.
+    """Return the matrix-product FLOPs of a training step on one device.
 
-    The steps of the depth, with what the policy computes again; the logits, forward
-    twice and back; and the table from the banks, once forward and twice back.
+    They are those of the solver steps, including the recomputation of the remat policy;
+    of the logits, which are computed twice in the forward direction; and of the weight
+    table, forward and backward.
     """
     c = config.model
     queries = seq_len / sizes[SEQUENCE]
-    rows = config.training.batch_size / num_row_shares(sizes)
-    field = multiplied(share_of(c, sizes[TENSOR])).of(rows, seq_len, queries)
-    logits = 8 * rows * queries * c.d_model * c.vocab_size / sizes[TENSOR]
+    num_sequences = config.training.batch_size / num_row_shares(sizes)
+    field = multiplied(share_of(c, sizes[TENSOR])).of(num_sequences, seq_len, queries)
+    logits = 8 * num_sequences * queries * c.d_model * c.vocab_size / sizes[TENSOR]
     return c.num_layers * field + logits + _generation_flops(config, sizes)
 
 
@@ -171,20 +175,21 @@ def _generation_flops(config: Config, sizes: Sizes) -> float:
     c = config.model
     if c.weights != "hypernetwork":
         return 0.0
-    again = c.generate_weights == "per_step"
+    per_step = c.generate_weights == "per_step"
     entries = sum(a.num_bytes(sizes) / a.itemsize for a in shapes.table(c))
-    times = c.num_layers * micro_batches(config, sizes) if again else 1
+    times = c.num_layers * micro_batches(config, sizes) if per_step else 1
     return 6 * c.time_embed_dim * entries * times
 
 
 def _traffic(
     config: Config, sizes: Sizes, seq_len: int, device: Device, needed: Memory
 ) -> float:
-    """Bytes to and from memory.
+    """Return the bytes that a step reads from and writes to device memory.
 
-    What a step computes is written and read, forward and, recomputed, backward; the
-    logits three times each; the table is read three times with each micro-batch;
-    parameters and gradients are read and written twice, the optimizer's state once.
+    Activations are written and read in the forward pass and, recomputed, in the
+    backward pass. Three arrays like the logits are written and read once. Each
+    micro-batch reads the table three times. Parameters and gradients are read and
+    written twice, the optimizer state once.
     """
     c, M = config.model, micro_batches(config, sizes)
     fused = _is_fused(config, sizes, device.hardware, seq_len)

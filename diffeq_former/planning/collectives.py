@@ -1,7 +1,7 @@
-"""What a compiled program sends between devices, read from its text.
+"""The communication volume of a compiled program, parsed from its HLO text.
 
-XLA prints a program as computations of instructions; a while loop names its body and
-how often that runs. Bytes are those that one device sends with ring algorithms.
+A program consists of computations, which consist of instructions; a while loop names
+its body and its trip count. Bytes are those that one device sends with ring algorithms.
 """
 
 import math
@@ -17,7 +17,7 @@ _LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
 _TILED = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 
-# By kind: bytes sent, from the bytes of the result and the number of devices.
+# Bytes sent by each kind, as a function of the result's bytes and the group size.
 _SENT = {
     "all-reduce": lambda size, n: 2 * size * (n - 1) / n,
     "all-gather": lambda size, n: size * (n - 1) / n,
@@ -28,10 +28,13 @@ _SENT = {
 
 
 def sent_bytes(program: str) -> dict[str, float]:
-    """Bytes that each device sends in a run of the program, by kind of collective.
+    """Return the bytes that each device sends per execution, by kind of collective.
 
     Args:
       program: `jax.jit(f).lower(...).compile().as_text()`, compiled for CPU devices.
+
+    Raises:
+      ValueError: If the trip count of a loop is unknown.
     """
     own, calls, entry = defaultdict(Counter), defaultdict(list), None
     for line in program.splitlines():
@@ -74,10 +77,10 @@ def _group_size(line: str) -> int:
     if named := _NAMED.search(line):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", named[2]))
-    return 2  # a collective-permute: what it sends does not depend on it
+    return 2  # a collective-permute, whose bytes do not depend on the group size
 
 
 def _trip_count(line: str) -> int:
     if count := _TRIPS.search(line):
         return int(count[1])
-    raise ValueError(f"a loop whose length XLA does not know: {line.strip()[:200]}")
+    raise ValueError(f"a while loop without a known trip count: {line.strip()[:200]}")

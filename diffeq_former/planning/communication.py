@@ -1,8 +1,8 @@
-"""What a device sends in a step of training, in closed form.
+"""Closed-form communication volume of a training step.
 
-One function for each reason to send. Bytes are those of ring algorithms, as in
-planning/collectives.py: n devices that gather an array of some size each send
-(n - 1) / n of it, and twice that to sum one that all of them hold.
+There is one function for each reason to communicate. Bytes are those of ring
+algorithms, as in planning/collectives.py: among n devices, each sends (n - 1) / n of
+the array in an all-gather, and twice that in an all-reduce.
 """
 
 import dataclasses
@@ -29,13 +29,15 @@ from diffeq_former.training.flops import evaluations
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
+    """A collective operation and the bytes that one device sends in it."""
+
     kind: str  # all-gather | all-reduce
-    axes: tuple[str, ...]  # of the mesh, along which it goes
-    num_bytes: float  # that a device sends
+    axes: tuple[str, ...]  # mesh axes over which it communicates
+    num_bytes: float
 
 
 def sent(config: Config, sizes: Sizes, seq_len: int) -> list[Sent]:
-    """All that a device sends in a step."""
+    """Return the collectives of a training step that send any bytes."""
     messages = [
         *_gathered_weights(config, sizes),
         *_summed_gradients(config, sizes, seq_len),
@@ -56,9 +58,10 @@ def _sum(size: float, axes: tuple[str, ...], sizes: Sizes) -> Sent:
 
 
 def _gathered_weights(config: Config, sizes: Sizes) -> Iterator[Sent]:
-    """Weights cut by `fsdp`: the table's for each micro-batch, forward and backward.
+    """Weights sharded over `fsdp`, which are gathered before use.
 
-    The embeddings and the unembedding are gathered once.
+    Each micro-batch gathers the table in the forward and the backward pass; embeddings
+    and unembedding are gathered once.
     """
     c, M = config.model, micro_batches(config, sizes)
     steps = c.num_layers if c.generate_weights == "per_step" else 1
@@ -70,10 +73,10 @@ def _gathered_weights(config: Config, sizes: Sizes) -> Iterator[Sent]:
 
 
 def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
-    """Gradients of the table and of both ends, over all that have other tokens.
+    """Gradients of table, embeddings and unembedding, summed over different tokens.
 
-    With accumulation in table space they cross `data` and `fsdp` once a step, in
-    float32; `sequence` is crossed with each micro-batch.
+    With accumulation in table space, the all-reduce over `data` and `fsdp` takes place
+    once per step, in float32; that over `sequence` once per micro-batch.
     """
     c, M = config.model, micro_batches(config, sizes)
     per_step = c.generate_weights == "per_step"
@@ -85,8 +88,8 @@ def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Se
             summed = dataclasses.replace(array, itemsize=4) if M > 1 else array
             yield from _summed(summed, 1, M, sizes)
     tied = BLOCKS[c.block].tied_head(c) and M > 1
-    ends = [dataclasses.replace(a, itemsize=4) for a in shapes.lookups(c)]
-    for array in ends:
+    embeddings = [dataclasses.replace(a, itemsize=4) for a in shapes.lookups(c)]
+    for array in embeddings:
         yield _sum(array.num_bytes(sizes, {TENSOR}), ROWS, sizes)
         yield _sum(M * array.num_bytes(sizes, {TENSOR}), (SEQUENCE,), sizes)
     head = shapes.unembedding(c).num_bytes(sizes, {TENSOR})
@@ -96,18 +99,24 @@ def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Se
     yield _sum(M * chunks * head, (SEQUENCE,), sizes)
 
 
-def _summed(array: Array, times: int, times_along: int, sizes: Sizes) -> Iterator[Sent]:
-    """Summed over `fsdp` whole, then each share over the other axes that cut rows."""
-    whole, share = (array.num_bytes(sizes, cut) for cut in ({TENSOR}, {TENSOR, FSDP}))
+def _summed(
+    array: Array, times: int, times_sequence: int, sizes: Sizes
+) -> Iterator[Sent]:
+    """All-reduce an array over `fsdp`, then its shards over the other batch axes.
+
+    `times` counts these reductions, `times_sequence` those over `sequence`.
+    """
+    whole, shard = (array.num_bytes(sizes, cut) for cut in ({TENSOR}, {TENSOR, FSDP}))
     yield _sum(times * whole, (FSDP,), sizes)
-    yield _sum(times * share, tuple(a for a in ROWS if a != FSDP), sizes)
-    yield _sum(times_along * whole, (SEQUENCE,), sizes)
+    yield _sum(times * shard, tuple(a for a in ROWS if a != FSDP), sizes)
+    yield _sum(times_sequence * whole, (SEQUENCE,), sizes)
 
 
 def _summed_activations(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
-    """States where the inputs of a linear map are cut by `tensor`, or its outputs are.
+    """States around linear maps whose inputs or outputs are sharded over `tensor`.
 
-    The former are summed forward, the latter backward; and a state once at each end.
+    Sharded inputs need a sum in the forward pass, sharded outputs in the backward pass.
+    The embedding and the unembedding add one state each.
     """
     c = config.model
     attention, feed_forward = evaluations(c)
@@ -120,9 +129,10 @@ def _summed_activations(config: Config, sizes: Sizes, seq_len: int) -> Iterator[
 
 
 def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
-    """Keys and values of whole sequences, forward and, if recomputed, backward.
+    """Keys and values, which are gathered along `sequence`.
 
-    Their gradients are summed.
+    They are gathered in the forward pass and, with remat, again in the backward pass;
+    their gradients are summed.
     """
     c = config.model
     attention, _ = evaluations(c)
@@ -134,12 +144,13 @@ def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]
 
 
 def _tokens(config: Config, sizes: Sizes, seq_len: int) -> float:
-    """Of a step, on one device."""
-    cut = num_row_shares(sizes) * sizes[SEQUENCE]
-    return config.training.batch_size * seq_len / cut
+    """Return the number of tokens per step on one device."""
+    num_shards = num_row_shares(sizes) * sizes[SEQUENCE]
+    return config.training.batch_size * seq_len / num_shards
 
 
 def by_kind(messages: list[Sent]) -> dict[str, float]:
+    """Return the total bytes of each kind of collective."""
     kinds = {message.kind: 0.0 for message in messages}
     for message in messages:
         kinds[message.kind] += message.num_bytes
@@ -147,6 +158,9 @@ def by_kind(messages: list[Sent]) -> dict[str, float]:
 
 
 def reach(axes: tuple[str, ...], sizes: Sizes) -> int:
-    """Among how many neighbours a message stays; the last axis is the innermost."""
+    """Return the number of adjacent devices that a collective over these axes spans.
+
+    The last mesh axis is the innermost.
+    """
     first = min(MESH_AXES.index(axis) for axis in axes if sizes[axis] > 1)
     return math.prod(sizes[axis] for axis in MESH_AXES[first:])

@@ -1,4 +1,4 @@
-"""What the compiler says of a step of training, compiled for virtual CPU devices."""
+"""Memory and communication of a training step compiled for virtual CPU devices."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from diffeq_former.training.step import make_train_step
 
 
 def compile_step(config: Config, num_devices: int):
-    """The step for rows as long as the model allows; no array is made."""
+    """Compile the training step for sequences of length `max_len`."""
     mesh = make_mesh(config.mesh, jax.devices()[:num_devices])
     tokens_BL = jax.ShapeDtypeStruct(
         (config.training.batch_size, config.model.max_len),
@@ -25,7 +25,7 @@ def compile_step(config: Config, num_devices: int):
 
 
 def measures(compiled) -> dict:
-    """Bytes on one device, and bytes that it sends, by kind."""
+    """Return the memory and the sent bytes of one device, by kind."""
     analysis = compiled.memory_analysis()
     memory = {
         name: getattr(analysis, f"{name}_size_in_bytes")

@@ -1,4 +1,4 @@
-"""What one accelerator can do, from the vendors' data sheets."""
+"""Peak rates and memory of accelerators, from the vendors' data sheets."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ from diffeq_former.training.flops import PEAKS
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One device. Rates are bytes a second; links are one way, all of them together."""
+    """One accelerator. Link rates are in one direction, summed over all links."""
 
-    peak_flops: float  # dense bfloat16, a second
+    peak_flops: float  # dense bfloat16, FLOP/s
     memory: float  # bytes
-    bandwidth: float  # of its memory
-    link: float  # to the devices of its node or slice: NVLink, ICI
-    node: int  # devices that these links join
-    network: float  # between nodes or slices, each device's share
+    bandwidth: float  # of the device memory, bytes/s
+    link: float  # within the node or slice (NVLink, ICI), bytes/s
+    node: int  # number of devices that these links connect
+    network: float  # between nodes or slices, bytes/s per device
     hardware: Hardware
 
 
@@ -32,12 +32,12 @@ def _tpu(name: str, memory: float, bandwidth: float, link: float, node: int) -> 
     return Device(PEAKS[name][1], memory, bandwidth, link, node, _TPU_NETWORK, _TPU)
 
 
-# Between slices, assumed: 200 Gbit/s for a host of four chips.
+# Between slices; assumed: 200 Gbit/s per host of four chips.
 _TPU_NETWORK = 6.25e9
 
-# NVIDIA: NVLink is sold as the sum of both ways (600 and 900 GB/s), here it is half of
-# that. Networks as in DGX systems: a 200 (A100) or 400 Gbit/s adapter for each GPU.
-# Google: interconnect (ICI) bandwidth a chip, and the largest slice.
+# NVIDIA: half of the NVLink rates in the data sheets, which add both directions (600
+# and 900 GB/s). Networks as in DGX systems: a 200 (A100) or 400 Gbit/s adapter per GPU.
+# Google: interconnect (ICI) bandwidth per chip, and the largest slice.
 DEVICES = {
     # NVIDIA A100 Tensor Core GPU data sheet, SXM.
     "a100-40": _gpu("a100-40", 40e9, 1.555e12, 300e9, 25e9),

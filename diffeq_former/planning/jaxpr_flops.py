@@ -1,4 +1,4 @@
-"""The matrix products of a function, from its trace."""
+"""FLOPs of a function's matrix products, counted in its jaxpr."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from jax.extend.core import jaxprs_in_params
 
 
 def dot_flops(function, *args) -> Iterator[int]:
-    """The flops of each product, those in a scan times its length."""
+    """Yield the FLOPs of each product, those in a scan multiplied by its length."""
     return _of_jaxpr(jax.make_jaxpr(function)(*args).jaxpr, 1)
 
 

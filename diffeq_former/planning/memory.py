@@ -1,8 +1,8 @@
-"""Bytes that one device needs for a step of training, in closed form.
+"""Closed-form memory of a training step on one device.
 
-The state (parameters, optimizer) and the batch are there all the time. On top come,
-one after the other, what the backward pass needs and what the update needs: gradients
-with respect to the banks exist only when all activations are gone. The larger counts.
+The state (parameters, optimizer) and the batch are always held. The backward pass and
+the update follow one another, so the larger of the two is added: gradients of the banks
+exist only after all activations are freed.
 """
 
 import dataclasses
@@ -24,40 +24,43 @@ from diffeq_former.planning.shapes import Sizes, micro_batches
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on one device."""
+    """Bytes of a training step on one device, by purpose."""
 
     parameters: float
     optimizer: float
-    gradients: float  # like the parameters, but of the banks only one at a time
+    gradients: float  # as the parameters, but only one bank at a time
     table: float  # generated weights
     table_gradients: float  # with respect to the table
-    ends: float  # whole embeddings and unembedding, and their gradients
-    saved_states: float  # what the policy keeps between the steps of the depth
-    one_step: float  # what is computed again of a step, to go back through it
+    ends: float  # gathered embeddings and unembedding, and their gradients
+    saved_states: float  # what the remat policy saves for all solver steps
+    one_step: float  # recomputed activations of one solver step
     loss_chunk: float  # logits, their exponentials and their gradient
     batch: float
 
     @property
     def activations(self) -> float:
-        """The loss is done with before the first step back."""
+        """Saved states, and the larger of a recomputed step and the loss chunk."""
         return self.saved_states + max(self.one_step, self.loss_chunk)
 
     @property
     def backward(self) -> float:
+        """Memory of the backward pass, beside state and batch."""
         return self.table + self.table_gradients + self.ends + self.activations
 
     @property
     def update(self) -> float:
+        """Memory of the update, beside state and batch."""
         return self.gradients + self.table + self.table_gradients
 
     @property
     def total(self) -> float:
+        """The peak memory of the step."""
         state = self.parameters + self.optimizer + self.batch
         return state + max(self.backward, self.update)
 
     @property
     def fullest(self) -> dict[str, float]:
-        """What is there when most is, from the largest; sums to `total`."""
+        """The parts held at peak memory, largest first; they sum to `total`."""
         names = ["parameters", "optimizer", "batch", "table", "table_gradients"]
         if self.backward > self.update:
             names += ["ends", "saved_states"]
@@ -84,15 +87,15 @@ def memory(
     seq_len: int,
     fused: bool,
 ) -> Memory:
-    """What a device of the mesh needs.
+    """Return the memory that a training step needs on one device.
 
     Args:
-      config: all settings.
-      sizes: the mesh.
-      parameters: bytes of a device's share.
-      optimizer: the same of the optimizer's state.
-      seq_len: tokens of a row.
-      fused: whether the kernel of attention never holds a matrix of scores.
+      config: Config of the run.
+      sizes: Sizes of the mesh axes.
+      parameters: Bytes of the parameter shards on a device.
+      optimizer: Bytes of the optimizer-state shards on a device.
+      seq_len: Sequence length.
+      fused: Whether the attention kernel never materialises the score matrix.
     """
     one_step = kept_bytes(config, sizes, seq_len, fused, "none")
     per_step = config.model.generate_weights == "per_step"
@@ -118,24 +121,28 @@ def memory(
 def kept_bytes(
     config: Config, sizes: Sizes, seq_len: int, fused: bool, remat: str
 ) -> float:
-    """What a policy keeps of one step, for a device's part of a micro-batch."""
+    """Return the bytes that a remat policy saves of one solver step, on one device.
+
+    They are those of one micro-batch; `fused` as for `memory`.
+    """
     share = share_of(dataclasses.replace(config.model, remat=remat), sizes[TENSOR])
     amount = kept(share)
     if fused:
         amount = dataclasses.replace(amount, per_pair=0.0)
-    return amount.of(_rows(config, sizes), seq_len, seq_len / sizes[SEQUENCE])
+    return amount.of(_sequences(config, sizes), seq_len, seq_len / sizes[SEQUENCE])
 
 
-def _rows(config: Config, sizes: Sizes) -> float:
-    """Of a micro-batch, on one device."""
-    shares = micro_batches(config, sizes) * num_row_shares(sizes)
-    return config.training.batch_size / shares
+def _sequences(config: Config, sizes: Sizes) -> float:
+    """Return the number of sequences per micro-batch on one device."""
+    num_shards = micro_batches(config, sizes) * num_row_shares(sizes)
+    return config.training.batch_size / num_shards
 
 
 def _factored(config: Config, sizes: Sizes) -> float:
-    """Banks' gradients that stay factors, while that of the largest is multiplied out.
+    """Return the bytes saved by bank gradients that stay factored during the update.
 
-    Steps that generate their own weights have the gradients of all banks.
+    Only one bank gradient, at most the largest, is materialised at a time. With
+    generate_weights="per_step" all of them are.
     """
     if config.model.generate_weights == "per_step":
         return 0.0
@@ -144,16 +151,17 @@ def _factored(config: Config, sizes: Sizes) -> float:
 
 
 def _table(c: ModelConfig, sizes: Sizes) -> float:
-    """Generated weights, cut as stored ones."""
+    """Return the bytes of the generated weights, sharded as the stored ones."""
     saved = c.remat in ("none", *SAVE_WEIGHTS) and c.generate_weights == "per_step"
     copies = c.num_layers if saved else 1
     return copies * sum(array.num_bytes(sizes) for array in shapes.table(c))
 
 
 def _table_gradients(config: Config, sizes: Sizes) -> float:
-    """In the compute dtype, of weights that `fsdp` does not cut: each row share's own.
+    """Return the bytes of the gradients of the table.
 
-    With accumulation their sum in float32 too.
+    They are in the compute dtype and not sharded over `fsdp`, as each batch shard has
+    its own. Gradient accumulation adds their float32 sum.
     """
     accumulated = micro_batches(config, sizes) > 1
     whole = [
@@ -164,7 +172,7 @@ def _table_gradients(config: Config, sizes: Sizes) -> float:
 
 
 def _ends(config: Config, sizes: Sizes) -> float:
-    """Gathered embeddings and unembedding; gradients, with accumulation also summed."""
+    """Return the bytes of embeddings and unembedding: gathered arrays and gradients."""
     accumulated = micro_batches(config, sizes) > 1
     arrays = [*shapes.lookups(config.model), shapes.unembedding(config.model)]
     gradients = sum(a.num_bytes(sizes, {TENSOR}) for a in arrays) * (1 + accumulated)
@@ -173,17 +181,17 @@ def _ends(config: Config, sizes: Sizes) -> float:
 
 
 def _whole_keys(config: Config, sizes: Sizes, seq_len: int) -> float:
-    """Keys and values that are gathered along `sequence`, beyond a device's own."""
+    """Return the bytes of keys and values gathered from other `sequence` shards."""
     c = config.model
     itemsize = jnp.dtype(c.dtype).itemsize
     entries = 2 * (c.kv_heads / sizes[TENSOR]) * c.head_dim
     others = seq_len * (1 - 1 / sizes[SEQUENCE])
-    return _rows(config, sizes) * others * entries * itemsize
+    return _sequences(config, sizes) * others * entries * itemsize
 
 
 def _loss_chunk(config: Config, sizes: Sizes, seq_len: int) -> float:
-    """Three float32 arrays like the logits of a chunk."""
+    """Return the bytes of three float32 arrays like the logits of a chunk."""
     c = config.training
     positions = min(c.loss_chunk, seq_len) / sizes[SEQUENCE]
     vocabulary = config.model.vocab_size / sizes[TENSOR]
-    return 3 * 4 * _rows(config, sizes) * positions * vocabulary
+    return 3 * 4 * _sequences(config, sizes) * positions * vocabulary

@@ -1,4 +1,4 @@
-"""What takes the memory of a run that does not fit, and what would spare most."""
+"""Advice for a run that is out of memory: largest parts, and changes that help."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from diffeq_former.planning.closed_form import needed_memory
 from diffeq_former.planning.memory import Memory
 from diffeq_former.planning.shapes import Sizes, micro_batches
 
-LISTED = 3
+LISTED = 3  # number of suggested changes
 
-Change = dict[str, int | str | bool]  # settings by `section.field`
+Change = dict[str, int | str | bool]  # new values by `section.field`
 
 
 def advice(config: Config, mesh: Mesh, seq_len: int) -> str:
-    """The plan's table for this machine, and the changes that save most."""
+    """List the estimated memory by part, and the changes that save most."""
     sizes, hardware = dict(mesh.shape), this_hardware()
     needed = needed_memory(config, sizes, hardware, seq_len)
     stats = mesh.local_devices[0].memory_stats() or {}
@@ -28,22 +28,22 @@ def advice(config: Config, mesh: Mesh, seq_len: int) -> str:
         _savings(config, sizes, hardware, seq_len, needed), key=lambda pair: -pair[0]
     )
     if savings:
-        lines.append("What saves most, each alone:")
+        lines.append("Changes that save most memory, each on its own:")
     for saved, change in savings[:LISTED]:
         flags = " ".join(f"--config.{name}={value}" for name, value in change.items())
         lines.append(f"  {_gigabytes(saved)}  {flags}")
     lines.append(
-        "tools/plan.py --search tries meshes, remat and micro-batches together"
+        "tools/plan.py --search tries combinations of meshes, remat and micro-batches"
     )
     return "\n".join(lines)
 
 
-def _table(needed: Memory, held: int | None) -> list[str]:
-    has = f", which has {held / 1e9:.4g} GB" if held else ""
+def _table(needed: Memory, capacity: int | None) -> list[str]:
+    has = f", which has {capacity / 1e9:.4g} GB" if capacity else ""
     parts = {k: v for k, v in needed.fullest.items() if v > needed.total / 100}
-    parts |= {"in all": needed.total}
+    parts |= {"total": needed.total}
     return [
-        f"By its closed form a step of training needs on each device{has}:",
+        f"Estimated memory of a training step on each device{has}:",
         *(
             f"  {_gigabytes(size)}  {name.replace('_', ' ')}"
             for name, size in parts.items()
@@ -58,26 +58,31 @@ def _gigabytes(size: float) -> str:
 def _savings(
     config: Config, sizes: Sizes, hardware: Hardware, seq_len: int, needed: Memory
 ) -> Iterator[tuple[float, Change]]:
-    """Bytes that each possible change spares."""
+    """Yield the bytes that each possible change saves."""
     for change in _changes(config, sizes, seq_len):
         meshed = {axis: change.get(f"mesh.{axis}", n) for axis, n in sizes.items()}
         try:
-            tried = _changed(config, change)
-            total = needed_memory(tried, meshed, hardware, seq_len).total
-        except UserError:  # it does not go with the other settings
+            candidate = _changed(config, change)
+            total = needed_memory(candidate, meshed, hardware, seq_len).total
+        except UserError:  # incompatible with the other settings
             continue
         if total < needed.total:
             yield needed.total - total, change
 
 
 def _changes(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Change]:
-    """What leaves the model as it is, from what costs nothing to what costs some."""
-    shares = sizes[DATA] * sizes[FSDP]
-    rows = config.training.batch_size // (shares * micro_batches(config, sizes))
-    fewer = max((n for n in range(1, rows) if rows % n == 0), default=rows)
+    """Yield changes that keep the model as it is, the cheapest first."""
+    num_shards = sizes[DATA] * sizes[FSDP]
+    num_sequences = config.training.batch_size // (
+        num_shards * micro_batches(config, sizes)
+    )
+    fewer = max(
+        (n for n in range(1, num_sequences) if num_sequences % n == 0),
+        default=num_sequences,
+    )
     yield {"training.per_device_batch_size": fewer}
     yield {"training.loss_chunk": max(1, min(config.training.loss_chunk, seq_len) // 4)}
-    yield {f"mesh.{DATA}": 1, f"mesh.{FSDP}": shares}
+    yield {f"mesh.{DATA}": 1, f"mesh.{FSDP}": num_shards}
     yield {"model.remat": "full"}
     yield {"model.generate_weights": "per_step"}
     yield {"optimizer.mu_dtype": "bfloat16"}

@@ -1,9 +1,9 @@
-"""What one step of the depth keeps for its backward pass, and what it multiplies.
+"""Saved bytes and matrix-product FLOPs of one solver step under a remat policy.
 
-Both are read from the step's trace, so they hold for every block, solver and policy.
-Each is a sum of parts that grow with the tokens, and with the pairs of tokens (the
-scores of attention): the trace has so many rows and positions that no other size is a
-multiple of them.
+Both are derived from the traced step, so they hold for every block, solver and policy.
+Each has a part that grows with the number of tokens, and a part that grows with the
+pairs of tokens (attention scores). The trace uses primes as batch size and sequence
+length, to recognise these factors in the sizes of arrays.
 """
 
 import dataclasses
@@ -26,20 +26,23 @@ _ROWS, _LENGTH = 509, 521  # primes
 
 @dataclasses.dataclass(frozen=True)
 class Amount:
-    """Bytes or flops of one step over the depth."""
+    """Bytes or FLOPs of one solver step."""
 
     per_token: float
     per_pair: float
 
     def of(self, num_rows: float, seq_len: int, queries: float) -> float:
-        """For rows of a length, of which a device has so many queries each."""
+        """Return the total for sequences, of each of which a device has some queries.
+
+        Every query attends to `seq_len` keys.
+        """
         per_query = self.per_token + self.per_pair * seq_len
         return num_rows * queries * per_query
 
 
 @dataclasses.dataclass(frozen=True)
-class _Share(ModelConfig):
-    """A device's share of a model whose heads and feed-forward are cut."""
+class _Shard(ModelConfig):
+    """One device's shard of a model with tensor parallelism."""
 
     head_size: int = 0
 
@@ -49,15 +52,15 @@ class _Share(ModelConfig):
 
 
 def share_of(c: ModelConfig, tensor: int) -> ModelConfig:
-    """The part of the model that a device of `tensor` of them computes."""
-    return _Share(
+    """Return the config of one of `tensor` tensor-parallel shards of the model."""
+    return _Shard(
         **{field.name: getattr(c, field.name) for field in dataclasses.fields(c)}
         | {
             "num_heads": c.num_heads // tensor,
             "num_kv_heads": c.kv_heads // tensor,
             "d_ff": c.ff_dim // tensor,
-            "vocab_size": 1,  # no step sees it
-            "attention_implementation": "xla",  # its trace has all scores
+            "vocab_size": 1,  # not used by a solver step
+            "attention_implementation": "xla",  # materialises all scores in the trace
         },
         head_size=c.head_dim,
     )
@@ -65,7 +68,7 @@ def share_of(c: ModelConfig, tensor: int) -> ModelConfig:
 
 @functools.cache
 def kept(c: ModelConfig) -> Amount:
-    """Bytes that the policy `c.remat` saves of a step, its input included."""
+    """Return the bytes that policy `c.remat` saves of a step, including its input."""
     step, arguments = _step(c)
     saved = jax.eval_shape(lambda *a: jax.vjp(step, *a)[1], *arguments)
     return _amount((x.size, x.size * x.dtype.itemsize) for x in jax.tree.leaves(saved))
@@ -73,14 +76,14 @@ def kept(c: ModelConfig) -> Amount:
 
 @functools.cache
 def multiplied(c: ModelConfig) -> Amount:
-    """Flops of a step's products: forward, again as `c.remat` wants, and back."""
+    """Return the matrix-product FLOPs of a step: forward, recomputed and backward."""
     step, arguments = _step(c)
 
-    def forward_and_back(*arguments):
-        x, pull_back = jax.vjp(step, *arguments)
-        return pull_back(x)
+    def forward_and_backward(*arguments):
+        x, pullback = jax.vjp(step, *arguments)
+        return pullback(x)
 
-    return _amount((n, n) for n in dot_flops(forward_and_back, *arguments))
+    return _amount((n, n) for n in dot_flops(forward_and_backward, *arguments))
 
 
 def _amount(sizes_and_values) -> Amount:
@@ -93,7 +96,7 @@ def _amount(sizes_and_values) -> Amount:
 
 
 def _step(c: ModelConfig):
-    """One step as a function of its state and weights, and their shapes."""
+    """Return a step as a function of state and weights, and their abstract values."""
     x_BLD = jax.ShapeDtypeStruct((_ROWS, _LENGTH, c.d_model), jnp.dtype(c.dtype))
 
     def apply(x_BLD, weights):
@@ -116,7 +119,7 @@ def _step(c: ModelConfig):
 
 
 def _weights(c: ModelConfig) -> dict:
-    """What a step is given: its weights, or the parameters that generate them."""
+    """Return the weights of a step, or the parameters from which it generates them."""
     one, units = dataclasses.replace(c, num_layers=1), BLOCKS[c.block].units(c)
     parameters, _ = SOURCES[c.weights](one, units).init_with_output(jax.random.key(0))
     if c.generate_weights == "per_step":

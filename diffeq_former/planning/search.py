@@ -1,4 +1,4 @@
-"""The plans of a config on a number of devices, fastest first."""
+"""Search over meshes, remat policies and micro-batches, ranked by estimated time."""
 
 import dataclasses
 import itertools
@@ -17,14 +17,14 @@ from diffeq_former.planning.shapes import Sizes
 
 
 def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
-    """Plans with all meshes, policies and micro-batches that are allowed.
+    """Return the plans of all valid meshes, remat policies and micro-batch sizes.
 
-    Those that fit come first, by expected time, then by memory; those that do not
-    follow, by memory, then by time.
+    Plans that fit come first, by estimated time, then by memory; the others follow, by
+    memory, then by time.
 
     Raises:
-      UserError: if no mesh of that many devices divides the model and the batch, or
-        the devices do not have the kernel of attention that is asked for.
+      UserError: If no mesh of that many devices divides the model and the batch, or if
+        the devices do not support the configured attention kernel.
     """
     choose(config.model, device.hardware, config.model.max_len)
     plans = list(_plans(config, num_devices, device))
@@ -44,22 +44,24 @@ def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
 
 def _plans(config: Config, num_devices: int, device: Device) -> Iterator[Plan]:
     choices = (
-        (sizes, rows, remat)
+        (sizes, batch_size, remat)
         for sizes in _meshes(num_devices)
-        for rows in _divisors(config.training.batch_size // num_row_shares(sizes))
+        for batch_size in _divisors(config.training.batch_size // num_row_shares(sizes))
         for remat in POLICIES
     )
-    for sizes, rows, remat in choices:
-        tried = dataclasses.replace(
+    for sizes, batch_size, remat in choices:
+        candidate = dataclasses.replace(
             config,
             mesh=MeshConfig(**sizes),
             model=dataclasses.replace(config.model, remat=remat),
-            training=dataclasses.replace(config.training, per_device_batch_size=rows),
+            training=dataclasses.replace(
+                config.training, per_device_batch_size=batch_size
+            ),
         )
         try:
-            validate_model(tried.model)
-            plan = make_plan(tried, sizes, device)
-        except UserError:  # one of those that do not divide
+            validate_model(candidate.model)
+            plan = make_plan(candidate, sizes, device)
+        except UserError:  # the mesh does not divide the model or the batch
             continue
         yield plan
 

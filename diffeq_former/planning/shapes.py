@@ -1,4 +1,4 @@
-"""The arrays of a model as shapes with named axes, and the share a device holds.
+"""The arrays of a model as shapes with logical axes, and the bytes of their shards.
 
 T grid steps, S stage times of a step.
 """
@@ -18,38 +18,42 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.units import Linear
 from diffeq_former.ode.solvers import SOLVERS
 
-Sizes = Mapping[str, int]  # of the mesh's axes
+Sizes = Mapping[str, int]  # by mesh axis
 
 
 @dataclasses.dataclass(frozen=True)
 class Array:
+    """Shape, logical axes and bytes per entry of an array."""
+
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     itemsize: int
 
     def num_bytes(self, sizes: Sizes, cut_by: Iterable[str] = MESH_AXES) -> float:
-        """Of a device's share, where only these axes of the mesh cut it."""
+        """Return the bytes of a shard if only the mesh axes `cut_by` are used."""
         parts = [sizes[RULES[name]] for name in self.axes if RULES[name] in cut_by]
         return math.prod(self.shape) * self.itemsize / math.prod(parts)
 
     def is_cut_by(self, axis: str) -> bool:
+        """Whether the array is sharded over this mesh axis."""
         return any(RULES[name] == axis for name in self.axes)
 
 
 def abstract_mesh(sizes: Sizes) -> AbstractMesh:
-    """The mesh without devices."""
+    """Return a mesh of these sizes without devices."""
     shape = tuple(sizes[axis] for axis in MESH_AXES)
     return AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def micro_batches(config: Config, sizes: Sizes) -> int:
+    """Return the number of micro-batches per training step."""
     return num_micro_batches(config.training, abstract_mesh(sizes))
 
 
 def shard_bytes(tree, sizes: Sizes) -> int:
-    """Bytes that one device holds of arrays that are described with shardings.
+    """Return the bytes of a pytree of abstract arrays that one device holds.
 
-    Whatever mesh they were described for, it is that of the given sizes now.
+    The partition specs of their shardings are applied to a mesh of the given sizes.
     """
     mesh = abstract_mesh(sizes)
 
@@ -61,27 +65,30 @@ def shard_bytes(tree, sizes: Sizes) -> int:
 
 
 def table(c: ModelConfig) -> list[Array]:
-    """The generated weights of all steps; or of one, if each generates its own."""
+    """Return the weight table; one step's if weights are generated per step."""
     num_stages = len(SOLVERS[c.solver].nodes)
     tabulated = c.generate_weights == "tabulated"
     times = (c.num_layers if tabulated else 1, num_stages)
     arrays = []
     for unit in BLOCKS[c.block].units(c).values():
         if isinstance(unit, Linear):
-            described = [(unit.kernel, unit.axes)]
-            described += [(unit.bias_shape, unit.bias_axes)] * unit.bias
+            shapes_and_axes = [(unit.kernel, unit.axes)]
+            shapes_and_axes += [(unit.bias_shape, unit.bias_axes)] * unit.bias
             itemsize = jnp.dtype(c.dtype).itemsize
         else:
-            described, itemsize = [((unit.size,), ("norm",))] * (1 + unit.shift), 4
+            shapes_and_axes, itemsize = (
+                [((unit.size,), ("norm",))] * (1 + unit.shift),
+                4,
+            )
         arrays += [
             Array(times + shape, ("layers", "layers", *axes), itemsize)
-            for shape, axes in described
+            for shape, axes in shapes_and_axes
         ]
     return arrays
 
 
 def banks(c: ModelConfig) -> list[Array]:
-    """F_e of all linear maps of a hypernetwork, float32."""
+    """Return the banks F_e of all linear maps of a hypernetwork, in float32."""
     if c.weights != "hypernetwork":
         return []
     return [
@@ -92,13 +99,13 @@ def banks(c: ModelConfig) -> list[Array]:
 
 
 def lookups(c: ModelConfig) -> list[Array]:
-    """The embeddings, float32, of which every device needs whole rows."""
+    """Return the float32 embeddings, of which every device needs complete rows."""
     token = Array((c.vocab_size, c.d_model), ("vocab", "embed"), 4)
     position = Array((c.max_len, c.d_model), ("position", "embed"), 4)
     return [token] + [position] * BLOCKS[c.block].learned_positions
 
 
 def unembedding(c: ModelConfig) -> Array:
-    """The matrix before the logits, in the compute dtype."""
+    """Return the unembedding matrix in the compute dtype."""
     itemsize = jnp.dtype(c.dtype).itemsize
     return Array((c.d_model, c.vocab_size), ("embed", "vocab"), itemsize)

@@ -1,8 +1,9 @@
-"""When training diverges: several bad steps in a row.
+"""Detection of divergence: several bad steps in a row.
 
 A step is bad if its loss or a gradient is not finite, or if its loss is a spike: above
-`config.training.spike_factor` times the usual loss. That is the first good step's,
-moved by 1 % of the way to the loss of every good step since.
+`config.training.spike_factor` times the running mean of the loss. The running mean
+(`usual_loss`) is an exponential moving average over the good steps, with a decay of
+0.99; it starts with the loss of the first good step.
 """
 
 import jax
@@ -11,38 +12,43 @@ import numpy as np
 
 from diffeq_former.config import TrainingConfig
 
-NO_STEP_YET = 0.0  # as the usual loss
-PART_OF_THE_WAY = 0.01
+NO_STEP_YET = 0.0  # the value of the running mean before the first good step
+_EMA_WEIGHT = 0.01  # of the newest loss
 
 
 class Diverged(Exception):
-    """Too many bad steps in a row, from `first_step` on."""
+    """Raised after too many bad steps in a row, starting at `first_step`."""
 
     def __init__(self, step: int, bad_steps: int, why: str):
-        super().__init__(f"{why} in {bad_steps} steps in a row, to step {step}")
+        super().__init__(f"{why} in {bad_steps} steps in a row, up to step {step}")
         self.step, self.first_step = step, step - bad_steps + 1
 
 
 def is_spike(c: TrainingConfig, loss: jax.Array, usual_loss: jax.Array) -> jax.Array:
+    """Return whether the loss is a spike, given the running mean before it."""
     known = usual_loss != NO_STEP_YET
     return known & (c.spike_factor > 0) & (loss > c.spike_factor * usual_loss)
 
 
 def next_usual_loss(usual_loss: jax.Array, loss: jax.Array) -> jax.Array:
-    """What is usual after a good step with this loss."""
-    moved = usual_loss + PART_OF_THE_WAY * (loss - usual_loss)
-    return jnp.where(usual_loss == NO_STEP_YET, loss, moved)
+    """Return the running mean of the loss after a good step with this loss."""
+    mean = usual_loss + _EMA_WEIGHT * (loss - usual_loss)
+    return jnp.where(usual_loss == NO_STEP_YET, loss, mean)
 
 
 def check(c: TrainingConfig, step: int, metrics: dict[str, jax.Array]) -> int:
-    """Raises Diverged if a step's metrics say so; else its bad steps in a row."""
+    """Return the current number of bad steps in a row.
+
+    Raises:
+      Diverged: If that number has reached `c.max_bad_steps`.
+    """
     bad_steps = int(jax.device_get(metrics["bad_steps"]))
     if bad_steps < c.max_bad_steps:
         return bad_steps
     values = jax.device_get(metrics)
     if np.isfinite(values["loss"] + values["z_loss"] + values["grad_norm"]):
-        usual = f"{values['usual_loss']:.4f}"
-        why = f"the loss was above {c.spike_factor:g} times the usual {usual}"
+        mean = f"{values['usual_loss']:.4f}"
+        why = f"the loss was above {c.spike_factor:g} times its running mean {mean}"
     else:
         why = "the loss or a gradient was not finite"
     raise Diverged(step, bad_steps, why)

@@ -1,4 +1,7 @@
-"""What ends a run before its time, each in one line that says what is left."""
+"""Translation of errors that end a run into one-line messages.
+
+Each message names the last good checkpoint.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,7 +22,12 @@ from diffeq_former.training.divergence import Diverged
 
 @contextlib.contextmanager
 def told(workdir: Path, learning_rate: float) -> Iterator[None]:
-    """Turns what happens to a run in this folder into UserError or FaultError."""
+    """Translate errors raised in this context into UserError or FaultError.
+
+    Args:
+      workdir: The run directory.
+      learning_rate: The configured learning rate, for the advice after divergence.
+    """
     try:
         yield
     except Diverged as diverged:
@@ -31,7 +39,7 @@ def told(workdir: Path, learning_rate: float) -> Iterator[None]:
         raise FaultError(
             f"{fault}: {_last_good(workdir)}; the same command continues"
         ) from fault
-    except TimeoutError as error:  # of Orbax, which asks the wall clock
+    except TimeoutError as error:  # raised by Orbax, which reads the wall clock
         raise FaultError(
             "saving a checkpoint took too long, or the clock jumped meanwhile:"
             f" {_last_good(workdir)}; the same command continues"
@@ -40,23 +48,23 @@ def told(workdir: Path, learning_rate: float) -> Iterator[None]:
         if is_disk_full(error):
             raise DiskFullError(
                 f"no room on the disk for {workdir}: {_last_good(workdir)}; free some"
-                " and run the same command again"
+                " space and run the same command again"
             ) from error
         if _is_out_of_memory(error):
             raise OutOfMemoryError(
-                f"a device's memory is not enough: {_last_good(workdir)}"
+                f"a device ran out of memory: {_last_good(workdir)}"
             ) from error
         raise
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Of a device, when a program is compiled or run: XLA says it in words."""
-    is_of_device = isinstance(error, jax.errors.JaxRuntimeError)
-    return is_of_device and "RESOURCE_EXHAUSTED" in str(error)
+    """Return whether a device ran out of memory, in compilation or execution."""
+    is_from_xla = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_from_xla and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _last_good(workdir: Path) -> str:
     steps = checkpoint.saved_steps(workdir / run_directory.CHECKPOINTS)
     if not steps:
         return "no checkpoint was saved yet"
-    return f"the last good checkpoint, of step {steps[-1]}, stands"
+    return f"the last good checkpoint is that of step {steps[-1]}"

@@ -1,4 +1,7 @@
-"""Evaluations, samples and analyses while training, and where their results go."""
+"""Evaluations, samples and analyses during training, and the output of their results.
+
+A hook that is due runs between two training steps.
+"""
 
 import dataclasses
 import json
@@ -24,7 +27,7 @@ class EvaluationHooks:
 
 
 def is_due(c: TrainingConfig, step: int, *intervals: int) -> bool:
-    """Return whether one of the intervals (0: never) ends at this step or the last."""
+    """Return whether an interval (0: never) ends here, or this is the last step."""
     return any(n and (step == c.num_steps or step % n == 0) for n in intervals)
 
 
@@ -33,12 +36,12 @@ class HookRunner:
 
     Args:
       config: The run's config.
-      workdir: The run's folder.
-      hooks: What to call.
-      writer: Takes metrics and samples.
-      progress: Shows the validation loss.
-      should_stop: Whether a stop is requested; asked during an evaluation.
-      primary: Whether this process writes.
+      workdir: The run directory.
+      hooks: The functions to call.
+      writer: Writes metrics and samples.
+      progress: Prints the validation loss.
+      should_stop: Returns whether a stop is requested; polled during an evaluation.
+      primary: Whether this process writes samples and the last metrics.
     """
 
     def __init__(
@@ -58,9 +61,11 @@ class HookRunner:
         self._last_metrics = None
 
     def __call__(self, step: int, params: dict) -> tuple[bool, float | None]:
-        """Whether all was answered, and the validation loss, if that was due.
+        """Run the hooks that are due at this step.
 
-        Not all is answered if the evaluation was stopped; then nothing was written.
+        Returns:
+          Whether they completed, and the validation loss if an evaluation was due. If
+          the evaluation was stopped, they did not, and nothing was written.
         """
         metrics = None
         if is_due(self._c, step, self._c.eval_every):
@@ -79,7 +84,7 @@ class HookRunner:
         return True, metrics["loss"]
 
     def print_last(self) -> None:
-        """The metrics of the last evaluation, if there was one, go to stdout."""
+        """Print the metrics of the last evaluation, if there was one, to stdout."""
         if self._last_metrics and self._primary:
             print(json.dumps(self._last_metrics), flush=True)
 

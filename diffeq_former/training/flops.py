@@ -1,10 +1,11 @@
-"""Model flops utilisation: one definition.
+"""Model FLOPs per token, and model FLOPs utilisation (MFU).
 
-Flops of a token, forward and backward: 6 N + 12 A D L, where N counts the matrix
-weights a token is multiplied with (as generated, at every evaluation of the field, and
-the head; not the parameters that are stored), A the evaluations of attention over
-depth, D the width and L the sequence length (causality not subtracted). Making the
-weights is not counted: it does not grow with the tokens.
+The forward and backward pass take 6 N + 12 A D L FLOPs per token. N is the number of
+matrix weights that a token is multiplied with: the generated weights at every
+evaluation of the vector field, and the head; not the stored parameters. A is the number
+of attention evaluations over depth, D the width and L the sequence length (causal
+masking is not subtracted). Generating the weights is not counted, as its cost does not
+depend on the number of tokens.
 """
 
 import math
@@ -17,8 +18,8 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.units import Linear
 from diffeq_former.ode.solvers import SOLVERS, Splitting
 
-# How JAX and PyTorch call a device, and its dense bfloat16 flops a second (vendors'
-# data sheets).
+# The names that JAX and PyTorch give to a device, as a pattern, and its peak FLOP/s in
+# dense bfloat16 (from the vendors' data sheets).
 PEAKS = {
     "a100-40": (r"NVIDIA A100(?!.*(MIG|80GB)).*", 312e12),
     "a100-80": (r"NVIDIA A100(?!.*MIG).*80GB.*", 312e12),
@@ -32,18 +33,19 @@ PEAKS = {
 
 
 def flops_per_token(c: ModelConfig, seq_len: int) -> float:
+    """Return the FLOPs of the forward and backward pass for one token."""
     attention_evaluations, _ = evaluations(c)
     attention = 12 * attention_evaluations * c.d_model * seq_len
     return float(6 * weights_per_token(c) + attention)
 
 
 def forward_flops_per_token(c: ModelConfig, seq_len: int) -> float:
-    """Of it the part without the way back, a third."""
+    """Return the FLOPs of the forward pass for one token: a third of the total."""
     return flops_per_token(c, seq_len) / 3
 
 
 def weights_per_token(c: ModelConfig) -> int:
-    """N: the matrix weights that a token meets on its way to the logits."""
+    """Return N, the number of matrix weights that a token is multiplied with."""
     attention, feed_forward = evaluations(c)
     linears = [u for u in BLOCKS[c.block].units(c).values() if isinstance(u, Linear)]
     field = sum(
@@ -54,7 +56,7 @@ def weights_per_token(c: ModelConfig) -> int:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Peak flops a second of one such device; None if it is not in the table."""
+    """Return the peak FLOP/s of one device of this kind; None if it is not known."""
     for pattern, peak in PEAKS.values():
         if re.fullmatch(pattern, device_kind):
             return peak
@@ -62,11 +64,12 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
-    """One line: the definition of MFU with this run's numbers."""
+    """Return one line with the definition of MFU and the values of this run."""
     N, (A, _) = weights_per_token(c), evaluations(c)
     formula = (
         f"flops per token = 6 N + 12 A D L = {flops_per_token(c, seq_len):.4g} "
-        f"(N = {N:,} weights met, A = {A} attentions, D = {c.d_model}, L = {seq_len})"
+        f"(N = {N:,} matrix weights, A = {A} attention evaluations,"
+        f" D = {c.d_model}, L = {seq_len})"
     )
     kind = devices[0].device_kind
     peak = peak_flops(kind)
@@ -76,7 +79,7 @@ def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
 
 
 def evaluations(c: ModelConfig) -> tuple[int, int]:
-    """How often attention and feed-forward are evaluated over the depth."""
+    """Return how often attention and feed-forward are evaluated over depth."""
     solver = SOLVERS[c.solver]
     if isinstance(solver, Splitting):
         terms = [term for term, _ in solver.substeps]

@@ -1,11 +1,13 @@
-"""Gradients of the loss over a batch, accumulated in table space.
+"""Gradients of the loss over a batch, accumulated with respect to the weight table.
 
-The batch's loss depends on the weight source only through the table of generated
+The loss of a batch depends on the weight source only through the table of generated
 weights. So the source is evaluated once, micro-batches are differentiated with
 respect to the table, and the summed gradient is pulled back through the source once.
-Devices sum their own rows' gradients, which cross the network once, at the end.
+Each device sums the gradients of its own sequences; the sums are reduced across
+devices once, at the end.
 
-B batch, L length, M micro-batches, N shares of the rows on the devices.
+Shape suffixes: B batch, L length, D width, V vocabulary, M micro-batches, N shards of
+the batch axis.
 """
 
 import jax
@@ -28,26 +30,28 @@ from diffeq_former.training.hypernetwork_params import split as split_banks
 def loss_and_gradients(
     config: Config, params: dict, batches_MBL: dict, key, grid: Grid | None = None
 ):
-    """Means over all places with a target, and gradients like what is trained.
+    """Return the losses of a batch and the gradients of the trainable parameters.
 
     Args:
-      config: model and training settings.
-      params: the model's parameters.
-      batches_MBL: `inputs` and `targets`, micro-batches first.
-      key: of the dropout.
-      grid: of depth; None: `own_grid`.
+      config: The model and training settings.
+      params: The model's parameters.
+      batches_MBL: Arrays `inputs` and `targets`, [M, B, L].
+      key: The random key of the dropout masks.
+      grid: The depth grid; None: `own_grid`.
 
     Returns:
-      `loss`: mean -log p(target) in nats; `z_loss`: its weight times the mean squared
-      log normaliser; `tokens`: how many places; `transport_cost`, see
-      models/transport.py; `smoothness`, see smoothness.py, if kernels that are trained
-      were tabulated; and the gradients of loss + z_loss + the weighted sum of the last
-      two, of a bank as a BankGradient if the weights were tabulated.
+      A dictionary of means over all positions that have a target: `loss`, the
+      -log p(target) in nats; `z_loss`, its weight times the squared log normaliser;
+      `transport_cost` (models/transport.py). It also has `tokens`, the number of these
+      positions, and `smoothness` (smoothness.py) if the table has trainable kernels.
+
+      The gradients of loss + z_loss + the weighted transport cost and smoothness. The
+      gradient of a bank is a BankGradient if the weights were tabulated.
     """
     grid = grid or own_grid(config.model)
     variables, frozen, pull_back = variables_and_way_back(config, params, grid)
 
-    def of_rows(batch_BL, key):
+    def sums_and_gradients(batch_BL, key):
         objective = jax.grad(_objective, argnums=1, has_aux=True)
         constants = (frozen, params, batch_BL, key, grid)
         gradients, sums = objective(config, variables, *constants)
@@ -56,11 +60,12 @@ def loss_and_gradients(
     num_micro_batches = batches_MBL["inputs"].shape[0]
     if num_micro_batches == 1:
         batch_BL = jax.tree.map(lambda x_MBL: x_MBL[0], batches_MBL)
-        sums, gradients = of_rows(batch_BL, key)
-    elif config.model.generate_weights == "per_step":  # a bank a device is too much
-        sums, gradients = _sum_over(of_rows, batches_MBL, key)
+        sums, gradients = sums_and_gradients(batch_BL, key)
+    elif config.model.generate_weights == "per_step":
+        # Here the gradients are those of the banks: too large for one sum per shard.
+        sums, gradients = _sum_over(sums_and_gradients, batches_MBL, key)
     else:
-        sums, gradients = _sum_over_shares(of_rows, batches_MBL, key)
+        sums, gradients = _sum_over_shards(sums_and_gradients, batches_MBL, key)
     tokens = sums["tokens"]
     losses = {
         "loss": sums["loss"] / tokens,
@@ -76,7 +81,13 @@ def loss_and_gradients(
 
 
 def variables_and_way_back(config: Config, params: dict, grid: Grid | None = None):
-    """What a micro-batch is differentiated with respect to, the rest, the way back."""
+    """Split the variables for differentiation, and return the pullback.
+
+    Returns:
+      The variables that are differentiated per micro-batch (`params`, and `table`
+      unless weights are generated per step); the frozen variables; and the pullback
+      from gradients of the former to gradients of the trainable parameters.
+    """
     c = config.model
     if c.generate_weights == "per_step":
         return {"params": params}, {}, lambda gradients: gradients["params"]
@@ -105,11 +116,13 @@ def variables_and_way_back(config: Config, params: dict, grid: Grid | None = Non
             table,
         )
         flat = constrain_table(BLOCKS[c.block].units(c), flat)
-        of_table = jax.tree.map(lambda g, w: g.reshape(w.shape), flat, table)
+        cotangents = jax.tree.map(lambda g, w: g.reshape(w.shape), flat, table)
         u = apply(params["weights"], "coefficients") if banks else {}
-        of_banks = {name: BankGradient(u[name], flat[name]["kernel"]) for name in banks}
-        of_weights = join_banks({"weights": pull_back_table(of_table)[0]}, of_banks)
-        return gradients["params"] | of_weights
+        bank_gradients = {
+            name: BankGradient(u[name], flat[name]["kernel"]) for name in banks
+        }
+        rest_gradients = {"weights": pull_back_table(cotangents)[0]}
+        return gradients["params"] | join_banks(rest_gradients, bank_gradients)
 
     variables = {"params": ends_of(trained), "table": table}
     return variables, {"params": ends_of(frozen), "table": frozen_table}, pull_back
@@ -124,7 +137,7 @@ def _objective(
     key,
     grid,
 ):
-    """The sum that is minimised, and the sums that it is made of."""
+    """Return the objective summed over tokens, and its terms (unweighted)."""
     model = Transformer(config.model, train=True)
     joined = trainable.join(variables, frozen)
     bound = {"params": params | joined["params"]}
@@ -148,22 +161,22 @@ def _objective(
     return objective, sums
 
 
-def _sum_over_shares(function, batches_MBL: dict, key):
-    """`_sum_over`, in which each share of the rows has its own sum until the end."""
+def _sum_over_shards(function, batches_MBL: dict, key):
+    """As `_sum_over`, with one sum per shard of the batch, added up at the end."""
     N = num_shares("batch")
 
     def split(x_MBL):
         return x_MBL.reshape(len(x_MBL), N, -1, *x_MBL.shape[2:])
 
-    def of_shares(batch_NBL, key):
+    def per_shard(batch_NBL, key):
         return rows_apart(function)(batch_NBL, jax.random.split(key, N))
 
-    sums_N = _sum_over(of_shares, jax.tree.map(split, batches_MBL), key)
+    sums_N = _sum_over(per_shard, jax.tree.map(split, batches_MBL), key)
     return jax.tree.map(lambda x: x.sum(0), sums_N)
 
 
 def _sum_over(function, batches_MBL: dict, key):
-    """sum_m function(micro-batch m, key m), one after the other."""
+    """Return sum_m function(micro-batch m, key m), computed sequentially."""
     keys_M = jax.random.split(key, batches_MBL["inputs"].shape[0])
     one = jax.tree.map(lambda x: x[0], (batches_MBL, keys_M))
     zeros = jax.tree.map(

@@ -1,10 +1,11 @@
-"""The banks of a hypernetwork, weights/LAYER/bank, which are most of its parameters.
+"""The banks of a hypernetwork (weights/LAYER/bank) and their factored gradients.
 
-A bank's gradient is kept as the two factors that it is the product of:
-W(t) = sum_e u_e(t) F_e + B gives dL/dF_e = sum_t u_e(t) dL/dW(t), of rank T, where a
-bank is as large as E blocks. Materialised, it would need the bank's memory again.
+The weight of a linear layer is W(t) = sum_e u_e(t) F_e + B, where the bank F is as
+large as E such weights; banks are most of the parameters. The gradient
+dL/dF_e = sum_t u_e(t) dL/dW(t) has rank T and is stored as its two factors, as
+materialising it would take as much memory as the bank.
 
-T times, E time embedding.
+Shape suffixes: T times, E time embedding.
 """
 
 import flax.struct
@@ -13,77 +14,80 @@ import jax.numpy as jnp
 
 
 def split(tree: dict) -> tuple[dict, dict]:
-    """What is like the parameters, without banks; and the banks, by unit."""
-    units = tree.get("weights", {})
-    banks = {name: unit["bank"] for name, unit in units.items() if "bank" in unit}
+    """Split a tree like the parameters into one without banks, and banks by layer."""
+    layers = tree.get("weights", {})
+    banks = {name: layer["bank"] for name, layer in layers.items() if "bank" in layer}
     rest = {
-        name: {key: x for key, x in unit.items() if key != "bank"}
-        for name, unit in units.items()
+        name: {key: x for key, x in layer.items() if key != "bank"}
+        for name, layer in layers.items()
     }
-    return tree | ({"weights": rest} if units else {}), banks
+    return tree | ({"weights": rest} if layers else {}), banks
 
 
 def join(rest: dict, banks: dict) -> dict:
-    """What `split` took apart."""
-    units = {
-        name: unit | ({"bank": banks[name]} if name in banks else {})
-        for name, unit in rest.get("weights", {}).items()
+    """Merge what `split` returned."""
+    layers = {
+        name: layer | ({"bank": banks[name]} if name in banks else {})
+        for name, layer in rest.get("weights", {}).items()
     }
-    return rest | ({"weights": units} if units else {})
+    return rest | ({"weights": layers} if layers else {})
 
 
 def tree_of(name: str, bank) -> dict:
-    """Parameters that are this bank alone."""
+    """Return a parameter tree that contains only this bank."""
     return {"weights": {name: {"bank": bank}}}
 
 
 def bank_of(name: str, tree: dict):
-    """The bank in it."""
+    """Return the bank in a tree made by `tree_of`."""
     return tree["weights"][name]["bank"]
 
 
 @flax.struct.dataclass
 class BankGradient:
-    """Stands for an array [E, *kernel]."""
+    """The gradient of a bank [E, *kernel], as two factors."""
 
-    u_TE: jax.Array
+    u_TE: jax.Array  # the coefficients u_e(t)
     kernels_T: jax.Array  # dL/dW(t), [T, *kernel]
 
     def rows(self, start, count: int) -> "BankGradient":
-        """That of `count` of the F_e."""
+        """Return the gradient of F_e for `count` values of e, from `start`."""
         u_TC = jax.lax.dynamic_slice_in_dim(self.u_TE, start, count, axis=1)
         return BankGradient(u_TC, self.kernels_T)
 
     def multiplied_out(self) -> jax.Array:
-        """The array [E, *kernel]."""
+        """Materialise the gradient, an array [E, *kernel]."""
         return jnp.tensordot(self.u_TE.T, self.kernels_T, 1)
 
     def square(self) -> jax.Array:
-        """The squared norm: sum_st <u(s), u(t)> <dL/dW(s), dL/dW(t)>."""
+        """Return the squared norm, sum_st <u(s), u(t)> <dL/dW(s), dL/dW(t)>."""
         axes = tuple(range(1, self.kernels_T.ndim))
         gram_TT = jnp.tensordot(self.kernels_T, self.kernels_T, (axes, axes))
-        # Rounding may leave a little less than nothing.
+        # Rounding may make the sum slightly negative.
         return jnp.maximum(jnp.sum((self.u_TE @ self.u_TE.T) * gram_TT), 0.0)
 
 
 def square(gradient: jax.Array | BankGradient) -> jax.Array:
+    """Return the squared norm of a gradient."""
     if isinstance(gradient, BankGradient):
         return gradient.square()
     return jnp.sum(jnp.square(gradient))
 
 
 def rows(gradient: jax.Array | BankGradient, start, count: int):
+    """Return the gradient of `count` entries of the leading axis, from `start`."""
     if isinstance(gradient, BankGradient):
         return gradient.rows(start, count)
     return jax.lax.dynamic_slice_in_dim(gradient, start, count)
 
 
 def as_array(gradient: jax.Array | BankGradient) -> jax.Array:
+    """Return the gradient as an array, materialised if it is factored."""
     if isinstance(gradient, BankGradient):
         return gradient.multiplied_out()
     return gradient
 
 
 def is_gradient(x) -> bool:
-    """Where a tree of gradients ends."""
+    """Return whether x is a factored gradient, a leaf in a tree of gradients."""
     return isinstance(x, BankGradient)

@@ -43,26 +43,28 @@ def train(
     first_state: Callable[[Config, Mesh], TrainState] = state.create,
     allow_config_change: bool = False,
 ) -> int:
-    """Trains up to `config.training.num_steps`, from where the folder's run stands.
+    """Train up to `config.training.num_steps`, resuming from the last checkpoint.
+
+    The metrics of the last evaluation are printed to stdout.
 
     Args:
-      config: What `run_directory.fit` made of the user's.
-      workdir: The run's folder.
-      dataset: Prepared data.
-      mesh: Of all devices; what the config asks for and fits it.
-      hooks: What evaluates the model while it trains.
-      stop: Asked after every step, and while evaluating.
-      first_state: Makes what a run starts with that has no checkpoint yet.
-      allow_config_change: Whether a run may go on with another config.
+      config: The config that `run_directory.fit` returned.
+      workdir: The run directory.
+      dataset: A prepared dataset.
+      mesh: A mesh of all devices, which `check_fits` has accepted for this config.
+      hooks: The evaluations to run during training.
+      stop: Returns whether a stop is requested; polled after every step, during
+        evaluations, and while waiting for data.
+      first_state: Creates the initial state of a run that has no checkpoint yet.
+      allow_config_change: Whether a resumed run may have another config.
 
     Returns:
-      The exit code: 0, or 75 if it was stopped with everything saved. The figures of
-      the last evaluation go to stdout.
+      The exit code: 0, or 75 if the run was stopped with everything saved.
 
     Raises:
-      UserError: for input that does not fit, a full disk, or training that diverged
-        and has no rollback left. The last good checkpoint stands.
-      FaultError: if data do not come. The last good checkpoint stands.
+      UserError: If the input is invalid, the disk is full, or training diverged and no
+        rollback is left. The last good checkpoint is retained.
+      FaultError: If data do not arrive. The last good checkpoint is retained.
     """
     run_directory.check_same_everywhere(workdir, config, dataset)
     together(
@@ -70,18 +72,18 @@ def train(
             workdir, config, dataset, allow_config_change=allow_config_change
         )
     )
-    words = described(config, dataset.seq_len, mesh)
-    ends = told(workdir, config.optimizer.learning_rate)
-    with ends, locked(workdir), contextlib.ExitStack() as stack:
-        given = (config, workdir, dataset, mesh, hooks, stop, first_state)
-        return _Loop(*given, stack, words).run()
+    summary = described(config, dataset.seq_len, mesh)
+    translated = told(workdir, config.optimizer.learning_rate)
+    with translated, locked(workdir), contextlib.ExitStack() as stack:
+        args = (config, workdir, dataset, mesh, hooks, stop, first_state)
+        return _Loop(*args, stack, summary).run()
 
 
 class _Loop:
-    """A run, between any two of its steps."""
+    """The state of a run between two steps: device arrays, input and outputs."""
 
     def __init__(
-        self, config, workdir, dataset, mesh, hooks, stop, first_state, stack, words
+        self, config, workdir, dataset, mesh, hooks, stop, first_state, stack, summary
     ):
         def closing(resource):
             return stack.enter_context(contextlib.closing(resource))
@@ -95,7 +97,7 @@ class _Loop:
         damaged = self._restore()
         self._batches = self._open_batches()
         stack.callback(lambda: self._batches.close())
-        # The input is checked: from here on the folder changes.
+        # All input has been checked; only now does the run directory change.
         if primary:
             run_directory.write(workdir, config, dataset)
         run_directory.check_same_everywhere(workdir, config, dataset)
@@ -103,9 +105,9 @@ class _Loop:
             MetricsWriter(workdir, self._step, self._rollbacks, to_disk=primary)
         )
         self._progress = closing(Progress(self._c.num_steps, self._step, shown=primary))
-        answers = (self._writer, self._progress)
+        outputs = (self._writer, self._progress)
         self._hooks = HookRunner(
-            config, workdir, hooks, *answers, self._should_stop, primary
+            config, workdir, hooks, *outputs, self._should_stop, primary
         )
         self._set_aside(damaged)
         self._checkpoints = closing(
@@ -114,11 +116,12 @@ class _Loop:
             )
         )
         self._meter = Meter(config, dataset.seq_len, mesh)
-        self._introduce(words)
-        recorded = (config.profile, workdir, self._step, self._meter.pause)
-        self._profile = closing(Profile(*recorded, self._progress.say))
+        self._report_start(summary)
+        profile_args = (config.profile, workdir, self._step, self._meter.pause)
+        self._profile = closing(Profile(*profile_args, self._progress.say))
 
     def run(self) -> int:
+        """Train to the end, rolling back when training diverges; return exit code."""
         while True:
             try:
                 return self._run()
@@ -128,14 +131,14 @@ class _Loop:
                 self._roll_back(diverged)
 
     def _run(self) -> int:
-        if not self._complete:
+        if not self._evaluated:
             self._run_hooks()
         while self._step < self._c.num_steps and not self._should_stop():
             try:
                 with self._profile.of_step(self._step + 1, lambda: self._state):
                     self._take_step()
             except Interrupted:
-                if jax.process_count() > 1:  # the others have begun this step
+                if jax.process_count() > 1:  # the other processes began this step
                     raise
                 break
             if self._is_due(
@@ -145,13 +148,20 @@ class _Loop:
                 self._config.analysis_every,
             ):
                 with self._meter.pause():
-                    self._stand_still()
-        finished = self._complete and self._step == self._c.num_steps
+                    self._run_due_callbacks()
+        finished = self._evaluated and self._step == self._c.num_steps
         return self._end() if finished else self._save_and_stop()
 
     def _restore(self, before: int | None = None) -> list[Damaged]:
-        """Takes up the run at its last checkpoint, as `checkpoint.restore_latest`."""
-        self._state = None  # its memory is needed
+        """Set the state from the latest checkpoint, or create it if there is none.
+
+        Args:
+          before: If given, restore the latest checkpoint before this step.
+
+        Returns:
+          The damaged checkpoints that were skipped.
+        """
+        self._state = None  # frees its memory for the restored state
         abstract = state.abstract(self._config, self._mesh)
         restored = checkpoint.restore_latest(self._directory, abstract, before)
         self._state, loss, damaged = restored or (
@@ -162,9 +172,10 @@ class _Loop:
         self._step, self._rollbacks = int(self._state.step), int(self._state.rollbacks)
         self._saved = self._step if restored else None
         self._metrics, self._bad_steps = None, 0
-        # Else it was stopped while evaluating, and evaluates first.
+        # A checkpoint without its due validation loss was written when an evaluation
+        # was stopped; the resumed run evaluates first.
         due = self._step > 0 and self._is_due(self._c.eval_every)
-        self._complete = loss is not None or not due
+        self._evaluated = loss is not None or not due
         return damaged
 
     def _open_batches(self) -> ReadAhead:
@@ -182,9 +193,9 @@ class _Loop:
         )
 
     def _roll_back(self, diverged: Diverged) -> None:
-        """Goes back to a checkpoint, and on from there with batches in another order.
+        """Restore an earlier checkpoint and continue with batches in another order.
 
-        A checkpoint is good if the step after it was.
+        A checkpoint counts as good only if the step after it was good as well.
         """
         rollbacks = self._rollbacks + 1
         self._checkpoints.wait()
@@ -197,13 +208,13 @@ class _Loop:
         self._writer.roll_back(self._step, rollbacks, str(diverged))
         self._progress.go_back(self._step)
         self._progress.say(
-            f"{diverged}: back at step {self._step}, goes on with the data in another"
-            f" order (rollback {rollbacks} of {self._c.rollbacks})"
+            f"{diverged}: going back to step {self._step} and continuing with the data"
+            f" in another order (rollback {rollbacks} of {self._c.rollbacks})"
         )
         self._meter.restart()
 
     def _take_step(self) -> None:
-        """Starts a step; then looks at the one before, while the device works."""
+        """Dispatch a step, then report the previous one while the device is busy."""
         with self._meter.data_wait():
             batch = shard_batch(next(self._batches), self._mesh)
         depth = depth_of_step(self._config, self._step)
@@ -215,7 +226,7 @@ class _Loop:
         self._step += 1
 
     def _report(self) -> None:
-        """Looks at the metrics of the step before the one that is being started."""
+        """Check and log the metrics of the last dispatched step, if still pending."""
         if self._metrics is None:
             return
         self._bad_steps = divergence.check(self._c, self._step, self._metrics)
@@ -227,19 +238,19 @@ class _Loop:
             )
         self._metrics = None
 
-    def _stand_still(self) -> None:
+    def _run_due_callbacks(self) -> None:
         """Run the hooks that are due, and save a checkpoint if one is."""
         self._report()
         loss = self._run_hooks()
         may_be_best = loss is not None and self._c.keep_best > 0
         if may_be_best or self._is_due(self._c.checkpoint_every):
-            # In a row of bad steps the checkpoints before it stay.
+            # During a series of bad steps, retain the checkpoints from before it.
             if self._bad_steps == 0 or self._step == self._c.num_steps:
                 self._save(loss)
 
     def _run_hooks(self) -> float | None:
         """Return the validation loss if an evaluation was due and was not stopped."""
-        self._complete, loss = self._hooks(self._step, self._state.params)
+        self._evaluated, loss = self._hooks(self._step, self._state.params)
         return loss
 
     def _save(self, validation_loss: float | None = None) -> None:
@@ -254,13 +265,13 @@ class _Loop:
         self._checkpoints.wait()
         self._progress.say(
             f"stopped by {self._stop.signal or 'another process'}: {self._workdir}"
-            f" holds all up to step {self._saved or 0}; the same command continues"
+            f" is saved up to step {self._saved or 0}; the same command continues"
         )
         return STOPPED
 
     def _end(self) -> int:
         self._checkpoints.wait()
-        self._progress.say(f"{self._workdir}: step {self._step}, the last, is done")
+        self._progress.say(f"{self._workdir}: finished at step {self._step}")
         self._hooks.print_last()
         return OK
 
@@ -269,13 +280,12 @@ class _Loop:
 
     def _set_aside(self, damaged: list[Damaged]) -> None:
         for one in damaged:
-            place = set_aside(one)
-            self._progress.say(f"{one}: moved to {place}, step {self._step} is used")
+            target = set_aside(one)
+            self._progress.say(f"{one}: moved to {target}, using step {self._step}")
 
-    def _introduce(self, introduction: str) -> None:
+    def _report_start(self, summary: str) -> None:
         self._progress.say(
-            f"{self._workdir}: from step {self._step} to {self._c.num_steps};"
-            f" {introduction}"
+            f"{self._workdir}: from step {self._step} to {self._c.num_steps}; {summary}"
         )
         if self._step == 0:
             settings = dataclasses.asdict(self._config)

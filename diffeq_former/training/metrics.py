@@ -1,4 +1,4 @@
-"""Numbers to watch on the host: rates, memory and waiting."""
+"""Metrics measured on the host: throughput, memory use and time spent on data."""
 
 import contextlib
 import math
@@ -29,30 +29,31 @@ class Meter:
         self.restart()
 
     def count_step(self, depth: int) -> None:
-        """Of so many solver steps."""
+        """Count a training step with `depth` solver steps."""
         self._steps += 1
         self._flops += self._tokens_per_step * self._flops_per_token[depth]
 
     @contextlib.contextmanager
     def data_wait(self) -> Iterator[None]:
-        """Time in here is time that the device may have waited for data."""
+        """Measure the time in this context as time spent waiting for data."""
         start = time.perf_counter()
         yield
         self._waited += time.perf_counter() - start
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Time in here (evaluation, sampling, saving) is not time of training."""
+        """Exclude the time in this context (evaluation, saving) from the step time."""
         start = time.perf_counter()
         yield
-        # A report in here has started anew.
+        # A report within this context may have restarted the timer.
         self._start += time.perf_counter() - max(start, self._start)
 
     def report(self, device_metrics: dict[str, jax.Array]) -> dict[str, float]:
-        """All numbers, of the device (waits for them) and the host; starts anew.
+        """Return the metrics of the device and the host, and restart the meter.
 
-        `data_wait_seconds` is a step's; memories are in GiB; rates count every
-        position of the batch, over all devices.
+        Blocks until the device metrics are available. `data_wait_seconds` is the mean
+        per step; `tokens_per_second` counts every position of the batch, over all
+        devices.
         """
         values = {k: float(v) for k, v in jax.device_get(device_metrics).items()}
         seconds = (time.perf_counter() - self._start) / max(self._steps, 1)
@@ -63,26 +64,26 @@ class Meter:
             "data_wait_seconds": self._waited / max(self._steps, 1),
             "host_memory_gib": self._process.memory_info().rss / GIB,
         }
-        values |= self._device_numbers(seconds)
+        values |= self._device_metrics(seconds)
         self.restart()
         return values
 
-    def _device_numbers(self, seconds: float) -> dict[str, float]:
-        """What only known devices tell: utilisation and memory."""
-        numbers = {}
+    def _device_metrics(self, seconds: float) -> dict[str, float]:
+        """Return the MFU and the peak memory, where the device's type provides them."""
+        metrics = {}
         if peak := peak_flops(self._device.device_kind):
             flops = self._flops / max(self._steps, 1)
-            numbers["mfu"] = flops / (seconds * peak * self._num_devices)
+            metrics["mfu"] = flops / (seconds * peak * self._num_devices)
         if stats := self._device.memory_stats():
-            numbers["device_memory_gib"] = stats["peak_bytes_in_use"] / GIB
-        return numbers
+            metrics["device_memory_gib"] = stats["peak_bytes_in_use"] / GIB
+        return metrics
 
     def restart(self) -> None:
-        """From here on time is time of the next steps."""
+        """Restart the step timer."""
         self._start, self._steps = time.perf_counter(), 0
         self._waited, self._flops = 0.0, 0.0
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), infinite where that is beyond a float."""
+    """Return exp(loss), or infinity where a float would overflow."""
     return math.inf if loss > 700 else math.exp(loss)

@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019), its schedule, decay mask and parameter groups."""
+"""AdamW (Loshchilov and Hutter 2019): schedule, decay mask, and parameter groups."""
 
 import re
 
@@ -11,14 +11,15 @@ from diffeq_former.config import OptimizerConfig
 def make_optimizer(
     c: OptimizerConfig, num_steps: int, params
 ) -> optax.GradientTransformation:
-    """Adam -> decay -> schedule -> multiplier of the parameter's group.
+    """Return the chain: Adam, weight decay, schedule, multiplier of the group.
 
-    The multiplier scales the learning rate, so the decay with it.
+    The multiplier of a parameter's group scales its learning rate, and therefore its
+    weight decay as well.
 
     Args:
-      c: all its settings.
-      num_steps: length of the schedule.
-      params: the parameters, or their shapes.
+      c: The optimizer's settings.
+      num_steps: The length of the schedule.
+      params: The parameters, or their shapes.
     """
     return optax.chain(
         _scale_by_moments(c, params),
@@ -29,7 +30,7 @@ def make_optimizer(
 
 
 def _scale_by_moments(c: OptimizerConfig, params) -> optax.GradientTransformation:
-    """Adam; the bank's squares factored as in Adafactor (Shazeer and Stern 2018)."""
+    """Adam; optionally, banks' second moments as in Adafactor (Shazeer, Stern 2018)."""
     if not c.factored_bank:
         return _scale_by_adam(c)
     is_bank = jax.tree.map(lambda group: group == "bank", group_of(params))
@@ -44,24 +45,24 @@ def _scale_by_moments(c: OptimizerConfig, params) -> optax.GradientTransformatio
 
 
 def _scale_by_adam(c: OptimizerConfig) -> optax.GradientTransformation:
-    """Adam whose moments are kept in their dtypes, and computed in float32."""
+    """Adam that stores its moments in the configured dtypes and computes in float32."""
     adam = optax.scale_by_adam(c.b1, c.b2, c.eps, mu_dtype=c.mu_dtype)
 
-    def keep(state: optax.ScaleByAdamState, dtype: str) -> optax.ScaleByAdamState:
+    def cast_nu(state: optax.ScaleByAdamState, dtype: str) -> optax.ScaleByAdamState:
         return state._replace(nu=optax.tree.cast(state.nu, dtype))
 
     def init(params):
-        return keep(adam.init(params), c.nu_dtype)
+        return cast_nu(adam.init(params), c.nu_dtype)
 
     def update(updates, state, params=None):
-        updates, state = adam.update(updates, keep(state, "float32"), params)
-        return updates, keep(state, c.nu_dtype)
+        updates, state = adam.update(updates, cast_nu(state, "float32"), params)
+        return updates, cast_nu(state, c.nu_dtype)
 
     return optax.GradientTransformation(init, update)
 
 
 def _unbiased_decay(step: jax.Array, b2: float) -> jax.Array:
-    """The decay at a step (from 0) with which the mean needs no correction."""
+    """Return the decay at a step (from 0) that makes a bias correction unnecessary."""
     return b2 * (1 - b2**step) / (1 - b2 ** (step + 1))
 
 
@@ -75,21 +76,28 @@ def _scale_by_group(c: OptimizerConfig, params) -> optax.GradientTransformation:
 
 
 def make_schedule(c: OptimizerConfig, num_steps: int) -> optax.Schedule:
-    """From the number of updates so far to the learning rate of the next.
+    """Return the learning rate as a function of the number of updates so far.
 
-    The peak is reached after `warmup_fraction` of the steps, the end of the shape's
-    decline after all of them.
+    Linear warm-up takes `warmup_fraction` of the steps; the configured decay follows
+    and ends after `num_steps`.
     """
     warmup = round(c.warmup_fraction * num_steps)
     rest = max(num_steps - warmup, 1)
-    shape = _shape(c, rest, min(round(c.decay_fraction * num_steps), rest))
+    decay = _decay(c, rest, min(round(c.decay_fraction * num_steps), rest))
     if warmup == 0:
-        return shape
+        return decay
     rise = optax.linear_schedule(0.0, c.learning_rate, warmup)
-    return optax.join_schedules([rise, shape], [warmup])
+    return optax.join_schedules([rise, decay], [warmup])
 
 
-def _shape(c: OptimizerConfig, steps: int, decay: int) -> optax.Schedule:
+def _decay(c: OptimizerConfig, steps: int, decay: int) -> optax.Schedule:
+    """Return the schedule after warm-up.
+
+    Args:
+      c: The optimizer's settings.
+      steps: The number of steps after warm-up.
+      decay: The number of final steps in which a stable learning rate decays.
+    """
     peak, end = c.learning_rate, c.learning_rate * c.final_fraction
     if c.schedule == "linear":
         return optax.linear_schedule(peak, end, steps)
@@ -102,8 +110,9 @@ def _shape(c: OptimizerConfig, steps: int, decay: int) -> optax.Schedule:
     return optax.join_schedules([stable, decline], [steps - decay])
 
 
-# The first row whose pattern matches the whole path decides. Columns: pattern, group,
-# and whether it holds matrices, or one-dimensional things (norms, biases, their banks).
+# The first pattern that matches the whole path of a parameter applies. Columns:
+# pattern, group, and whether it holds matrices rather than vectors (norms, biases, and
+# their banks).
 _TABLE = (
     (r"weights/time_mlp/kernel_[12]", "time_mlp", True),
     (r"weights/time_mlp/bias_[12]", "time_mlp", False),
@@ -121,17 +130,17 @@ GROUPS = tuple(dict.fromkeys(group for _, group, _ in _TABLE))
 
 
 def group_of(params) -> dict:
-    """The tree of `params` with the name of its group at every leaf."""
+    """Return a tree like `params` with the name of its group at every leaf."""
     return _look_up(params, lambda group, is_matrix: group)
 
 
 def decays(params, mask: str) -> dict:
-    """The tree of `params` with True where weight decay applies.
+    """Return a tree like `params` with True where weight decay applies.
 
     Args:
-      params: a tree of arrays or shapes.
-      mask: `matrices`; `embeddings`, as the paper's authors released it: token and
-        position embeddings only; or `all`.
+      params: A tree of arrays or shapes.
+      mask: `matrices`; `embeddings` (token and position embeddings only, as in the
+        code that the paper's authors released); or `all`.
     """
     rules = {
         "matrices": lambda group, is_matrix: is_matrix,

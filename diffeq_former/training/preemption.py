@@ -1,7 +1,7 @@
-"""A run that is asked to stop, by SIGTERM, SIGUSR1 or Ctrl-C, saves and ends.
+"""Stop requests by signal: on SIGTERM, SIGUSR1 or Ctrl-C, a run saves and exits.
 
-Launchers send one of the former when the time is up or the machine is wanted back. The
-handlers need no coordination service, unlike those of Orbax and JAX.
+Launchers send SIGTERM or SIGUSR1 when the time limit is reached or the machine is
+preempted. Unlike those of Orbax and JAX, these handlers need no coordination service.
 """
 
 import os
@@ -11,19 +11,19 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """Remembers that a signal came; whoever works asks for it now and then."""
+    """Remembers that a signal arrived; callable, to be polled by long-running work."""
 
     def __init__(self):
-        self.signal: str | None = None  # its name
+        self.signal: str | None = None  # the name of the signal that arrived
 
     def __call__(self) -> bool:
         return self.signal is not None
 
     def install(self) -> None:
-        """Handles the signals from here on. To be called in the main thread.
+        """Install the signal handlers. To be called in the main thread.
 
-        A process that was started to ignore one, as a shell's background process is
-        with Ctrl-C, goes on to ignore it.
+        A signal that the process was started to ignore, as shells do with Ctrl-C for
+        background processes, stays ignored.
         """
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -33,4 +33,5 @@ class StopRequest:
         self.signal = signal.Signals(number).name
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
-            os.write(2, b"\nstops when all is saved; Ctrl-C again ends it at once\n")
+            message = b"\nstopping once all is saved; Ctrl-C again stops at once\n"
+            os.write(2, message)

@@ -1,4 +1,4 @@
-"""A trace of some steps, for TensorBoard's profile plugin and for Perfetto."""
+"""Profiler traces of some steps, for TensorBoard's profile plugin and Perfetto."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,14 +12,14 @@ FOLDER = "profile"
 
 
 class Profile:
-    """Records the steps that the config names; each process its own devices.
+    """Traces the configured steps; each process traces its own devices.
 
     Args:
-      c: which steps.
-      workdir: the run's folder; the trace goes to its folder `profile`.
-      done: the steps that the run has behind it.
-      pause: a context in which the time is not that of training.
-      say: prints a line.
+      c: The steps to trace.
+      workdir: The run directory; traces are written to its subfolder `profile`.
+      done: The number of steps done so far.
+      pause: Returns a context whose time is excluded from the step time.
+      say: Prints a line.
     """
 
     def __init__(
@@ -31,23 +31,30 @@ class Profile:
         say: Callable[[str], None],
     ):
         self._steps = range(c.start_step, c.start_step + c.num_steps)
-        self._all, self._pause, self._say = workdir / FOLDER, pause, say
-        self._folder = self._all
-        if jax.process_count() > 1:  # hosts may have one name, and Perfetto takes one
+        self._root, self._pause, self._say = workdir / FOLDER, pause, say
+        self._folder = self._root
+        # Hosts may share a name, which would mix their traces in one folder, and
+        # Perfetto opens a single trace.
+        if jax.process_count() > 1:
             self._folder /= f"process_{jax.process_index()}"
-        self._recorded: list[int] = []  # steps of the trace that is open
+        self._recorded: list[int] = []  # steps of the open trace
         if self._steps and done >= self._steps[-1]:
-            say(f"no profile: {self._named(self._steps)} were before step {done}")
+            steps = self._named(self._steps)
+            say(f"no profile: {steps} are already done, the run is at step {done}")
 
     @contextlib.contextmanager
     def of_step(self, step: int, state: Callable[[], object]) -> Iterator[None]:
-        """In here the step of that number, from 1, is started.
+        """Context in which a training step is dispatched; traced if configured.
 
-        What is recorded is what the device does from its first step's start to its last
-        step's end, so at both it waits until the arrays of `state()` are there.
+        The trace starts before the first step's work on the device and ends after the
+        last step's, so both wait until the arrays of `state()` are ready.
+
+        Args:
+          step: The number of the step, from 1.
+          state: Returns the current training state.
         """
         if step not in self._steps:
-            self.close()  # the run went back to an earlier step
+            self.close()  # after a rollback to a step before the traced ones
             yield
             return
         if not self._recorded:
@@ -62,22 +69,22 @@ class Profile:
     def _open(self, state: Callable[[], object]) -> None:
         jax.block_until_ready(state())
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # every call of Python: it slows the steps
+        options.python_tracer_level = 0  # tracing Python calls would slow the steps
         with self._pause():
             jax.profiler.start_trace(
                 self._folder, create_perfetto_trace=True, profiler_options=options
             )
 
     def close(self) -> None:
-        """Writes what was recorded, if anything was."""
+        """Write the open trace, if there is one."""
         if not self._recorded:
             return
         with self._pause():
             jax.profiler.stop_trace()
         self._say(
-            f"profile of {self._named(self._recorded)}: tensorboard"
-            f" --logdir={self._all} (with the plugin xprof), or in ui.perfetto.dev"
-            f" {self._folder}/plugins/profile/*/perfetto_trace.json.gz"
+            f"profile of {self._named(self._recorded)}: run tensorboard"
+            f" --logdir={self._root} (needs the plugin xprof), or open in"
+            f" ui.perfetto.dev {self._folder}/plugins/profile/*/perfetto_trace.json.gz"
         )
         self._recorded = []
 

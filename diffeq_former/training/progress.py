@@ -1,4 +1,4 @@
-"""How far training is: a bar on a terminal, plain lines in a log; both on stderr."""
+"""Training progress on stderr: a bar on a terminal, plain lines in a log."""
 
 import shutil
 import sys
@@ -10,7 +10,7 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class Progress:
-    """Counts steps from `step` to `num_steps`, in silence if not `shown`."""
+    """Shows the progress from `step` to `num_steps`; prints nothing if not `shown`."""
 
     def __init__(self, num_steps: int, step: int = 0, shown: bool = True):
         self._num_steps, self._first, self._shown = num_steps, step, shown
@@ -24,24 +24,24 @@ class Progress:
             )
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """Shows that `step` steps are done."""
-        words = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
+        """Show that `step` steps are done, with the current loss and throughput."""
+        metrics = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
         if self._bar is not None:
-            self._bar.set_postfix_str(words, refresh=False)
+            self._bar.set_postfix_str(metrics, refresh=False)
             self._bar.update(step - self._bar.n)
         elif self._line_is_due() or step == self._num_steps:
             self._last_line = time.monotonic()
             left = _clock(self._seconds_left(step))
-            self.say(f"step {step}/{self._num_steps}: {words}, {left} left")
+            self.say(f"step {step}/{self._num_steps}: {metrics}, {left} left")
 
     def go_back(self, step: int) -> None:
-        """Counts on from an earlier step."""
+        """Continue from an earlier step, after a rollback."""
         self._first, self._start = step, time.monotonic()
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
 
     def say(self, text: str) -> None:
-        """Prints a line without harm to the bar."""
+        """Print a line without breaking the bar."""
         if self._bar is not None:
             tqdm.write(text, file=sys.stderr)
         elif self._shown:

@@ -1,8 +1,8 @@
-"""A run's folder: all that is needed to continue the run, evaluate it or use it.
+"""The run directory: everything needed to resume, evaluate or use a run.
 
-config.json, tokenizer/, dataset.json (a copy of the dataset's), checkpoints/,
-metrics.jsonl, TensorBoard events, samples.txt; checkpoints-damaged/ if there were any;
-lock, for the run that is going on.
+It contains config.json, tokenizer/, dataset.json (a copy of the dataset's manifest),
+checkpoints/, metrics.jsonl, TensorBoard events, samples.txt, checkpoints-damaged/ if
+there were any, and lock, which is held while a run trains.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 SAMPLES = "samples.txt"
 LOCK = "lock"
-# Settings that change nothing of what is computed: a run may move.
-_OF_THE_MACHINE = ("mesh.", "data.", "profile.", "model.attention_implementation")
-_SECONDS_TO_DIE = 10  # which the run before may need, when this one is its restart
+# Settings that do not affect the results; they may change when a run is resumed.
+_MACHINE_SETTINGS = ("mesh.", "data.", "profile.", "model.attention_implementation")
+_SECONDS_TO_DIE = 10  # how long a restarted run waits for the old one to exit
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What tools need of a run."""
+    """A trained model as tools use it, and the path of its training data."""
 
     config: Config
     params: dict
@@ -52,10 +52,10 @@ class Run:
 
 
 def fit(config: Config, dataset: Dataset) -> Config:
-    """The config with what the dataset decides filled in.
+    """Return the config with the settings filled in that depend on the dataset.
 
     Raises:
-      UserError: if the dataset's sequences or tokens are too many for the model.
+      UserError: If the dataset's sequence length or vocabulary exceeds the model's.
     """
     model = config.model
     for field, available, needed, what in (
@@ -76,14 +76,12 @@ def fit(config: Config, dataset: Dataset) -> Config:
 def check(
     workdir: Path, config: Config, dataset: Dataset, *, allow_config_change: bool
 ) -> None:
-    """Checks that the folder is new, empty, or of this very run. Changes nothing.
-
-    Also that the dataset has rows for a batch.
+    """Check that the folder is new, empty, or that of this run, without changing it.
 
     Raises:
-      UserError: if the folder is of a run with another config (unless that is
-        allowed; the mesh and the reading of data may always change) or on another
-        dataset, or of no run at all; or if the rows are too few.
+      UserError: If the folder holds something else, a run on another dataset, or a run
+        with another config (unless that is allowed; `_MACHINE_SETTINGS` may always
+        change), or if the dataset has too few sequences for a batch.
     """
     check_enough(dataset, config.training.batch_size)
     if not (workdir / CONFIG).exists():
@@ -92,23 +90,23 @@ def check(
     changes = [
         change
         for change in differences(read_config(workdir), config)
-        if not change.startswith(_OF_THE_MACHINE)
+        if not change.startswith(_MACHINE_SETTINGS)
     ]
     if changes and not allow_config_change:
         raise UserError(
             f"{workdir} is a run with another config: {'; '.join(changes)}: use another"
-            " --workdir, or --allow_config_change to go on with the new config"
+            " --workdir, or --allow_config_change to continue with the new config"
         )
 
 
 def write(workdir: Path, config: Config, dataset: Dataset) -> None:
-    """Writes what a run needs to be continued; config.json last: it makes it a run."""
+    """Write what is needed to resume; config.json last, as it marks a run directory."""
     dataset.tokenizer().save(workdir / TOKENIZER)
     _write_run(workdir, config, (dataset.path / MANIFEST).read_text(encoding="utf-8"))
 
 
 def write_twin(workdir: Path, config: Config, other: Path) -> None:
-    """As `write`, for a run with another run's tokenizer and data."""
+    """As `write`, for a run with the tokenizer and the data of the run in `other`."""
     shutil.copytree(other / TOKENIZER, workdir / TOKENIZER)
     _write_run(workdir, config, (other / MANIFEST).read_text(encoding="utf-8"))
 
@@ -116,7 +114,7 @@ def write_twin(workdir: Path, config: Config, other: Path) -> None:
 def write_without_data(
     workdir: Path, config: Config, tokenizer: tokenizers.Tokenizer
 ) -> None:
-    """As `write`, for a model from elsewhere: any data of its tokenizer are its own."""
+    """As `write`, for an imported model, which any data with its tokenizer fit."""
     tokenizer.save(workdir / TOKENIZER)
     manifest = {"tokenizer_fingerprint": tokenizer.fingerprint}
     _write_run(workdir, config, json.dumps(manifest, indent=1) + "\n")
@@ -128,7 +126,11 @@ def _write_run(workdir: Path, config: Config, manifest: str) -> None:
 
 
 def check_same_everywhere(workdir: Path, config: Config, dataset: Dataset) -> None:
-    """Whether all processes were started alike and see the same files."""
+    """Check that all processes have the same config and see the same files.
+
+    Raises:
+      UserError: In all processes, if they differ.
+    """
     check_same("the config", str(config), "start all with the same flags")
     check_same(
         f"the dataset {dataset.path}",
@@ -137,50 +139,50 @@ def check_same_everywhere(workdir: Path, config: Config, dataset: Dataset) -> No
     )
     check_same(
         f"the folder {workdir}",
-        _described(workdir),
+        _run_and_checkpoints(workdir),
         "use one that all hosts share",
     )
 
 
-def _described(workdir: Path) -> str:
-    """Which run it is, and its checkpoints."""
+def _run_and_checkpoints(workdir: Path) -> str:
+    """Return the text of the run's config and the steps of its checkpoints."""
     config = workdir / CONFIG
     text = config.read_text(encoding="utf-8") if config.is_file() else ""
     return f"{text} {checkpoint.saved_steps(workdir / CHECKPOINTS)}"
 
 
 def write_sample(workdir: Path, step: int, text: str) -> None:
-    """Adds generated text to samples.txt, in place of any of this or a later step."""
+    """Append text to samples.txt, replacing samples of this and later steps."""
     path, header = workdir / SAMPLES, f"--- step {step} ---\n"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     _write(path, before.partition(header)[0] + header + text + "\n")
 
 
 def read_config(workdir: Path) -> Config:
-    """Reads the config of a run."""
+    """Return the config of a run."""
     path = workdir / CONFIG
     if not path.is_file():
-        raise UserError(f"{workdir} is no run: it has no {CONFIG}")
+        raise UserError(f"{workdir} is not a run: it has no {CONFIG}")
     return resolve(_read_json(path))
 
 
 def tokenizer_fingerprint(workdir: Path) -> str:
-    """That of the tokenizer that the run was trained with."""
+    """Return the fingerprint of the tokenizer that the run was trained with."""
     return _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
 
 
 def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
-    """Loads a trained model for use, here: parameters only, attention as it can be had.
+    """Load the parameters of a trained model, with an attention kernel available here.
 
     Args:
-      workdir: The folder of a run.
-      mesh: Where the parameters go; need not be the one of the training.
-      step: Which checkpoint; None: the latest. Damaged ones are passed over, which is
-        said on stderr.
+      workdir: The run directory.
+      mesh: The mesh to shard the parameters over; it may differ from that of training.
+      step: The step of the checkpoint. None: the latest; damaged ones are skipped with
+        a warning on stderr.
 
     Raises:
-      UserError: if there is no such run or checkpoint, its files disagree, the
-        checkpoint is damaged, or an axis of the mesh does not divide what it is to cut.
+      UserError: If there is no such run or checkpoint, its files are inconsistent, the
+        checkpoint is damaged, or the mesh does not divide the model's dimensions.
     """
     workdir = Path(workdir)
     config = read_config(workdir)
@@ -189,10 +191,10 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
         raise UserError(f"{workdir / TOKENIZER} is not the tokenizer of this run")
     check_model_fits(config.model, mesh)
     abstract = state.abstract(config, mesh).params
-    params, step, passed_over = checkpoint.load_params(
+    params, step, skipped = checkpoint.load_params(
         workdir / CHECKPOINTS, step, abstract
     )
-    for damaged in passed_over:
+    for damaged in skipped:
         print(f"{damaged}: using that of step {step}", file=sys.stderr)
     model = dataclasses.replace(config.model, attention_implementation="auto")
     config = dataclasses.replace(config, model=model)
@@ -200,7 +202,7 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
 
 
 def _check_empty(workdir: Path) -> None:
-    """Also a folder in which `write` was interrupted counts as empty."""
+    """Check that the folder is empty; files of an interrupted `write` are ignored."""
     if not workdir.exists():
         return
     if not workdir.is_dir():
@@ -209,7 +211,7 @@ def _check_empty(workdir: Path) -> None:
     ours = {LOCK, TOKENIZER, MANIFEST, *(aside(path).name for path in files)}
     if foreign := sorted({path.name for path in workdir.iterdir()} - ours):
         raise UserError(
-            f"{workdir} is not empty and no run (it holds {foreign[0]}): use another"
+            f"{workdir} is neither empty nor a run (it holds {foreign[0]}): use another"
             " --workdir"
         )
 
@@ -238,12 +240,12 @@ def _write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Holds the lock of the folder, which is made; the first process does, for all.
+    """Create the folder if needed and hold its lock, in process 0 on behalf of all.
 
-    Where the file system has no locks, says so and goes on.
+    If the file system has no locks, a warning is printed instead.
 
     Raises:
-      UserError: if another run holds it, and does not end within some seconds.
+      UserError: If another run holds the lock and does not end within some seconds.
     """
     file = together(lambda: _lock(workdir) if is_primary() else None)
     with file or contextlib.nullcontext():
@@ -254,14 +256,15 @@ def _lock(workdir: Path) -> TextIO:
     workdir.mkdir(parents=True, exist_ok=True)
     file = (workdir / LOCK).open("a+", encoding="utf-8")
     deadline = time.monotonic() + _SECONDS_TO_DIE
-    while not _try(file):
+    while not _try_lock(file):
         if time.monotonic() > deadline:
             with file:
                 file.seek(0)
                 holder = file.read().strip()
             raise UserError(
-                f"another run trains into {workdir} ({holder}): wait for its end or use"
-                f" another --workdir; if there is no such process, remove {file.name}"
+                f"another run is training in {workdir} ({holder}): wait until it ends,"
+                " or use another --workdir; if there is no such process, remove"
+                f" {file.name}"
             )
         time.sleep(0.2)
     file.truncate(0)
@@ -270,16 +273,16 @@ def _lock(workdir: Path) -> TextIO:
     return file
 
 
-def _try(file: TextIO) -> bool:
-    """Whether no other run holds it."""
+def _try_lock(file: TextIO) -> bool:
+    """Return False if another run holds the lock; otherwise take it if possible."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
         print(
-            f"{file.name} cannot be locked ({error.strerror}): see to it that no other"
-            " run trains into this folder",
+            f"{file.name} cannot be locked ({error.strerror}): make sure that no other"
+            " run is training in this folder",
             file=sys.stderr,
         )
     return True

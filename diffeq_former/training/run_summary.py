@@ -1,4 +1,4 @@
-"""What a run says of itself before its first step."""
+"""The summary that a run prints before its first step."""
 
 import jax
 from jax.sharding import Mesh
@@ -10,10 +10,10 @@ from diffeq_former.training import flops
 
 
 def described(config: Config, seq_len: int, mesh: Mesh) -> str:
-    """The kernel of attention, and what MFU means here; one line.
+    """Return one line: the attention kernel in use, and the definition of MFU.
 
     Raises:
-      UserError: if the kernel that is asked for cannot be had.
+      UserError: If the configured attention kernel is not available.
     """
     hardware = attention_kernels.this_hardware()
     attention = attention_kernels.describe(

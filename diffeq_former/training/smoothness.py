@@ -1,9 +1,10 @@
-"""How fast generated weights move through depth: the integral of |dW/dt|^2.
+"""Smoothness of the generated weights in depth: the integral of |dW/dt|^2.
 
-Over the table of a step: one sum for all micro-batches. Of the kernels only: norms and
-biases are few, on other scales than kernels, and would hide in, or rule, the mean.
+It is computed from the weight table, once per training step for all micro-batches, and
+from kernels only: norms and biases are few and differ in scale, so they would either
+vanish in the mean or dominate it.
 
-T grid steps, S stage times of a step.
+Shape suffixes: T grid steps, S stages of a step.
 """
 
 import jax
@@ -14,38 +15,41 @@ from diffeq_former.ode.grid import Grid
 
 
 def smoothness(table: dict, grid: Grid) -> jax.Array:
-    """sum_k |W_{k+1} - W_k|^2 / (t_{k+1} - t_k) over the number of weights in one W.
+    """Return sum_k |W_{k+1} - W_k|^2 / (t_{k+1} - t_k) over the size of one W.
 
-    In float32. Times are shares of depth, in [0, 1], and rows those of the table, in
-    the order of time; of rows at the same time, which some solvers have, one counts.
-    Of a single row it is 0.
+    The sum runs over the entries of the table in the order of time, with times in
+    [0, 1]. Neighbours at equal times, which some solvers have, do not contribute. The
+    result is in float32, and 0 for a table with a single entry.
 
     Args:
-      table: units with leading axes [T, S].
-      grid: the table's.
+      table: The weights of each layer, with leading axes [T, S].
+      grid: The grid of the table.
     """
     gaps = jnp.diff(grid.times_TS.reshape(-1))
     per_gap = 1 / jnp.where(gaps > 0, gaps, jnp.inf)
-    kernels = [unit["kernel"] for unit in table.values() if "kernel" in unit]
+    kernels = [layer["kernel"] for layer in table.values() if "kernel" in layer]
     squares = sum(jnp.sum(_squared_steps(w_TS) * per_gap) for w_TS in kernels)
     return squares / sum(w_TS[0, 0].size for w_TS in kernels)
 
 
 def is_known(table: dict) -> bool:
-    """Whether a table has kernels: none is made per step, and adapters freeze them."""
-    return any("kernel" in unit for unit in table.values())
+    """Return whether a table has kernels.
+
+    There are none if weights are generated per step, or if adapters freeze the kernels.
+    """
+    return any("kernel" in layer for layer in table.values())
 
 
 def add(
     config: Config, table: dict, grid: Grid, gradients: dict
 ) -> tuple[jax.Array, dict]:
-    """The smoothness, and the gradients with its own, weighted, added.
+    """Return the smoothness, and the gradients plus its own weighted gradient.
 
     Args:
-      config: whose weight counts.
-      table: units with leading axes [T, S].
-      grid: the table's.
-      gradients: like the table, float32.
+      config: The config, with the weight `training.smoothness`.
+      table: The weights of each layer, with leading axes [T, S].
+      grid: The grid of the table.
+      gradients: Gradients with respect to the table, float32.
     """
     weight = config.training.smoothness
     if not weight:
@@ -55,6 +59,6 @@ def add(
 
 
 def _squared_steps(w_TS: jax.Array) -> jax.Array:
-    """|W_{k+1} - W_k|^2 of neighbouring rows, [T S - 1]."""
+    """Return |W_{k+1} - W_k|^2 of neighbouring entries of the table, [T S - 1]."""
     w = w_TS.reshape(-1, *w_TS.shape[2:]).astype(jnp.float32)
     return jnp.square(jnp.diff(w, axis=0)).sum(tuple(range(1, w.ndim)))

@@ -1,6 +1,6 @@
-"""One step of training: a pure function of state and batch.
+"""The training step: a pure function of state and batch.
 
-B batch, L length, M micro-batches.
+Shape suffixes: B batch, L length, M micro-batches.
 """
 
 from collections.abc import Callable
@@ -28,46 +28,54 @@ from diffeq_former.training.optimizer import make_schedule
 from diffeq_former.training.state import TrainState, shardings, update_of
 from diffeq_former.training.update import norms, squares
 
-# Keeps the grid's key apart from those that dropout is drawn from.
+# Folded into the step's key to sample the depth grid independently of dropout.
 GRID_KEY = 2**32 - 1
 StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_steps(config: Config, mesh: Mesh) -> dict[int, StepFunction]:
-    """The step of each depth; it compiles when it is first called."""
+    """Return one step function per depth; each compiles when it is first called."""
     return {n: make_train_step(config.at_depth(n), mesh) for n in config.all_depths}
 
 
 def depth_of_step(config: Config, done: int) -> int:
-    """The solver steps of the step after `done`, drawn from them and the seed."""
+    """Return the number of solver steps in the next training step.
+
+    It is sampled as a function of the seed and `done` alone.
+
+    Args:
+      config: The config of the run.
+      done: The number of training steps done so far.
+    """
     c = config.training
     if done < c.depth_steps_from * c.num_steps:
         return config.model.num_layers
-    draw = np.random.default_rng([config.seed, done])
-    return int(draw.choice(config.depths))
+    rng = np.random.default_rng([config.seed, done])
+    return int(rng.choice(config.depths))
 
 
 def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
-    """The compiled step (state, batch of [B, L]) -> (state, metrics); reuses the state.
+    """Return the jitted step: (state, batch of [B, L] arrays) -> (state, metrics).
 
-    See `step_function`.
+    The input state is donated. See `step_function`.
     """
-    places = shardings(config, mesh)
+    state_shardings = shardings(config, mesh)
     step = jax.jit(
         step_function(config, num_micro_batches(config.training, mesh)),
         donate_argnums=0,
-        in_shardings=(places, batch_sharding(mesh)),
-        out_shardings=(places, replicated(mesh)),
+        in_shardings=(state_shardings, batch_sharding(mesh)),
+        out_shardings=(state_shardings, replicated(mesh)),
     )
     return on_mesh(mesh, step)
 
 
 def step_function(config: Config, num_micro_batches: int) -> StepFunction:
-    """The step as a pure function, in which the learning rate may be traced.
+    """Return the step as a pure function, in which the learning rate may be traced.
 
-    Dropout and the grid of depth are drawn from fold_in(key(seed), step). If the loss
-    or a gradient is not finite, parameters and optimizer stay as they were and the
-    state counts it. It also counts spikes, see divergence.py; they change nothing.
+    Dropout masks and the depth grid are sampled with the key fold_in(key(seed), step).
+    If the loss or a gradient is not finite, the parameters and the optimizer state stay
+    unchanged and the state counts a skipped step. Spikes of the loss (divergence.py)
+    are counted as well, but the update is applied.
     """
     update = update_of(config)
     schedule = make_schedule(config.optimizer, config.training.num_steps)
@@ -75,7 +83,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         batches_MBL = _micro_batches(batch_BL, num_micro_batches)
-        grid = _draw_grid(config, key)
+        grid = _sample_grid(config, key)
         losses, gradients = loss_and_gradients(
             config, state.params, batches_MBL, key, grid
         )
@@ -98,7 +106,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
         metrics |= norms("update_norm", updated.update_squares)
         metrics |= norms("param_norm", updated.param_squares)
         metrics |= {
-            # What is skipped does not count as an update in the optimizer either.
+            # The optimizer's own count does not include skipped steps.
             "learning_rate": schedule(state.step - state.skipped_steps),
             "bad_steps": new.bad_steps,
             "skipped_steps": new.skipped_steps,
@@ -111,16 +119,20 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
     return train_step
 
 
-def _draw_grid(config: Config, key: jax.Array) -> grids.Grid:
+def _sample_grid(config: Config, key: jax.Array) -> grids.Grid:
     c, kind = config.model, config.training.depth_grid
     if kind == "fixed":
         return own_grid(c)
-    of_grid = jax.random.fold_in(key, GRID_KEY)
-    return grids.draw(kind, of_grid, c.num_layers, SOLVERS[c.solver].nodes)
+    grid_key = jax.random.fold_in(key, GRID_KEY)
+    return grids.draw(kind, grid_key, c.num_layers, SOLVERS[c.solver].nodes)
 
 
 def _micro_batches(batch_BL: dict, M: int) -> dict:
-    """Rows m, m + M, m + 2M, ... are micro-batch m: each device splits its own rows."""
+    """Split [B, L] arrays into [M, B / M, L] arrays of micro-batches.
+
+    Micro-batch m holds the sequences m, m + M, m + 2M, ..., so that each device splits
+    its own sequences and none are sent.
+    """
 
     def split(x_BL):
         x_MBL = jnp.swapaxes(x_BL.reshape(-1, M, x_BL.shape[1]), 0, 1)
@@ -132,6 +144,7 @@ def _micro_batches(batch_BL: dict, M: int) -> dict:
 def _with_counts(
     new: TrainState, old: TrainState, loss: jax.Array, good: jax.Array
 ) -> TrainState:
+    """Update the count of bad steps in a row and the running mean of the loss."""
     usual_loss = next_usual_loss(old.usual_loss, loss)
     return new.replace(
         bad_steps=jnp.where(good, 0, old.bad_steps + 1),

@@ -1,7 +1,8 @@
-"""Which parameters training changes: all, or with adapters only those.
+"""Partition parameters into trainable and frozen ones.
 
-What is frozen has neither gradients nor moments. It stays in the state, so that a run's
-folder holds all of its model.
+All parameters are trainable, unless the model has adapters (LoRA). Frozen parameters
+have neither gradients nor moments. They stay in the training state, so that the
+checkpoints of a run contain the whole model.
 """
 
 from flax import traverse_util
@@ -11,7 +12,7 @@ from diffeq_former.models.lora import NAMES
 
 
 def split(config: Config, params: dict) -> tuple[dict, dict]:
-    """What is trained, and what is frozen, of a tree like the parameters."""
+    """Split a tree like the parameters into its trainable and its frozen part."""
     if not config.model.lora_rank:
         return params, {}
     parts = {True: {}, False: {}}
@@ -21,7 +22,7 @@ def split(config: Config, params: dict) -> tuple[dict, dict]:
 
 
 def join(trainable: dict, frozen: dict) -> dict:
-    """What `split` took apart."""
+    """Merge the two trees that `split` returned."""
     flat = (traverse_util.flatten_dict(part) for part in (frozen, trainable))
     return traverse_util.unflatten_dict(
         {k: x for part in flat for k, x in part.items()}
@@ -29,7 +30,11 @@ def join(trainable: dict, frozen: dict) -> dict:
 
 
 def _is_trainable(config: Config, path: tuple[str, ...]) -> bool:
-    """Embeddings, last norm and head stand at the ends of depth, all else within."""
+    """Return whether the parameter at this path of a model with adapters is trained.
+
+    These are the adapters and, if configured, everything outside of `weights`: the
+    embeddings, the final norm and the head.
+    """
     return path[-1] in NAMES or (
         config.finetune.train_embeddings and path[0] != "weights"
     )

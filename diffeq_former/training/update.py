@@ -1,11 +1,11 @@
-"""The update of all parameters, and the norms of what it is made from.
+"""The update of all parameters, and norms of gradients, updates and parameters.
 
 Banks are updated one by one from the factors of their gradients, all other parameters
-together. On a CPU a few of a bank's F_e are updated at a time, which stay in its cache
-with their part of the gradient. Other devices update a bank at once: many small
-programs would cost them more than the gradient of one bank takes of their memory.
+together. On a CPU, a bank is updated in blocks of a few F_e, so that they and their
+gradient stay in the cache. Other devices update a bank at once, as many small kernels
+would cost more than the memory for the gradient of one bank.
 
-E time embedding.
+Shape suffix: E time embedding.
 """
 
 import dataclasses
@@ -34,29 +34,34 @@ from diffeq_former.training.optimizer import GROUPS, group_of, make_optimizer
 
 
 class OptState(NamedTuple):
+    """The optimizer's states: one for each bank, and one for everything else."""
+
     rest: optax.OptState
-    banks: dict[str, optax.OptState]  # by the name of the unit
+    banks: dict[str, optax.OptState]  # by the name of the layer
 
 
 class Updated(NamedTuple):
+    """The result of an update."""
+
     params: dict
     opt_state: optax.OptState
-    update_squares: dict  # squared norms of the leaves of what was added
-    param_squares: dict  # and of the parameters then
+    update_squares: dict  # squared norm of the update of each leaf
+    param_squares: dict  # squared norm of each leaf after the update
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """Clipping by the norm of all gradients, then the optimizer."""
+    """Clipping by the global norm of the gradients, then the optimizer."""
 
     config: OptimizerConfig
     num_steps: int  # length of the schedule
 
     def init(self, params: dict) -> OptState:
+        """Return the optimizer's state before the first update."""
         rest, banks = split(params)
         trees = {name: tree_of(name, bank) for name, bank in banks.items()}
-        of_banks = {name: self._optimizer(t).init(t) for name, t in trees.items()}
-        return OptState(self._optimizer(rest).init(rest), of_banks)
+        bank_states = {name: self._optimizer(t).init(t) for name, t in trees.items()}
+        return OptState(self._optimizer(rest).init(rest), bank_states)
 
     def apply(
         self,
@@ -66,26 +71,28 @@ class Update:
         params: dict,
         good: jax.Array,
     ) -> Updated:
-        """The next parameters; the same if not `good`. See `update_tree`.
+        """Return the updated parameters; unchanged if not `good`. See `update_tree`.
 
         Args:
-          gradients: like the parameters; of a bank perhaps a BankGradient.
-          norm: of all of them: they are scaled down to `clip_norm`.
-          opt_state: what `init` made.
-          params: all parameters.
-          good: whether to update.
+          gradients: A tree like the parameters, with an array or a BankGradient for
+            each bank.
+          norm: The norm of all gradients, which are scaled down to `clip_norm`.
+          opt_state: The state that `init` or the last `apply` returned.
+          params: The trainable parameters.
+          good: Whether to update.
         """
         clip = self.config.clip_norm
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
-        (rest, banks), (of_rest, of_banks) = split(params), split(gradients)
-        done = update_tree(
-            self._optimizer(rest), of_rest, opt_state.rest, rest, scale, good
+        rest, banks = split(params)
+        rest_gradients, bank_gradients = split(gradients)
+        updated_rest = update_tree(
+            self._optimizer(rest), rest_gradients, opt_state.rest, rest, scale, good
         )
-        each = {
+        updated_banks = {
             name: update_bank(
                 self._optimizer(tree_of(name, bank)),
                 name,
-                of_banks[name],
+                bank_gradients[name],
                 opt_state.banks[name],
                 bank,
                 scale,
@@ -96,12 +103,13 @@ class Update:
         }
 
         def joined(field: str) -> dict:
-            found = {name: getattr(one, field) for name, one in each.items()}
-            return join(getattr(done, field), found)
+            banks = {k: getattr(bank, field) for k, bank in updated_banks.items()}
+            return join(getattr(updated_rest, field), banks)
 
+        bank_states = {k: bank.opt_state for k, bank in updated_banks.items()}
         return Updated(
             joined("params"),
-            OptState(done.opt_state, {k: one.opt_state for k, one in each.items()}),
+            OptState(updated_rest.opt_state, bank_states),
             joined("update_squares"),
             joined("param_squares"),
         )
@@ -118,17 +126,19 @@ def update_tree(
     scale: jax.Array,
     good: jax.Array,
 ) -> Updated:
-    """The next parameters; the same if not `good`.
+    """Return the updated parameters; unchanged if not `good`.
+
+    The choice is a `cond`, whose branches can both write to the memory of its operands;
+    a `where` would copy both sides. Copies are also made if `good` is known when the
+    function is compiled.
 
     Args:
-      optimizer: for these parameters.
-      gradients: like the parameters, of a bank perhaps as factors, which are multiplied
-        out here; times `scale`.
-      opt_state: of the optimizer.
-      params: arrays, all of which may be overwritten: both branches of a `cond` end in
-        its operands' memory, where the two sides of a `where` would be copied.
-      scale: scalar.
-      good: whether to update; where the compiler knows it, copies are made.
+      optimizer: The optimizer of these parameters.
+      gradients: A tree like the parameters; factored gradients are materialised here.
+      opt_state: The optimizer's state.
+      params: The parameters; their memory may be overwritten.
+      scale: A scalar by which the gradients are multiplied.
+      good: Whether to update.
     """
 
     def advance(gradients, opt_state, params):
@@ -139,19 +149,19 @@ def update_tree(
         params = optax.apply_updates(params, updates)
         return Updated(params, opt_state, squares(updates), squares(params))
 
-    def stay(gradients, opt_state, params):
+    def skip(gradients, opt_state, params):
         del gradients
-        nothing = jax.tree.map(lambda _: jnp.zeros(()), params)
-        return Updated(params, opt_state, nothing, squares(params))
+        zeros = jax.tree.map(lambda _: jnp.zeros(()), params)
+        return Updated(params, opt_state, zeros, squares(params))
 
-    return lax.cond(good, advance, stay, gradients, opt_state, params)
+    return lax.cond(good, advance, skip, gradients, opt_state, params)
 
 
-CPU_BLOCK = 2**20  # entries that are updated at a time
+CPU_BLOCK = 2**20  # array entries that are updated at a time
 
 
 def rows_at_once(c: OptimizerConfig, shape: tuple[int, ...]) -> int:
-    """How many of a bank's F_e are updated at a time: a divisor of E."""
+    """Return how many F_e of a bank are updated at a time: a divisor of E."""
     E, *kernel = shape
     if c.factored_bank or jax.default_backend() != "cpu":
         return E
@@ -169,18 +179,18 @@ def update_bank(
     good: jax.Array,
     count: int,
 ) -> Updated:
-    """As `update_tree`, for the bank [E, *kernel] of a unit; all fields without a tree.
+    """Update one bank [E, *kernel], as `update_tree` does; fields are bare arrays.
 
     Args:
-      optimizer: for `tree_of(name, bank)`, whose state has scalars and arrays
-        like the bank; of the latter, rows are independent of each other if `count` < E.
-      name: of the unit.
-      gradient: of the bank.
-      opt_state: of the optimizer.
-      bank: may be overwritten.
-      scale: see there.
-      good: see there.
-      count: how many of its rows are updated at a time.
+      optimizer: The optimizer of `tree_of(name, bank)`. Its state consists of scalars
+        and arrays like the bank, whose rows must be independent if `count` < E.
+      name: The name of the bank's layer.
+      gradient: The gradient of the bank.
+      opt_state: The optimizer's state.
+      bank: The bank; its memory may be overwritten.
+      scale: A scalar by which the gradient is multiplied.
+      good: Whether to update.
+      count: How many F_e are updated at a time; a divisor of E.
     """
     before, structure = jax.tree.flatten(opt_state)
 
@@ -204,43 +214,49 @@ def update_bank(
 
 
 def _by_blocks(update_rows: Callable, bank: jax.Array, before: list, count: int):
-    """What `update_rows` makes of all rows, from `count` of them at a time.
+    """Apply `update_rows` to blocks of `count` rows; return what it returns for all.
 
-    `before` are the leaves of the optimizer's state: arrays like the bank, and counts.
+    `before` holds the leaves of the optimizer's state: arrays like the bank, and step
+    counts.
     """
 
-    def cut(x, start):
+    def read(x, start):
         return lax.dynamic_slice_in_dim(x, start, count)
 
-    def put(x, some, start):
-        return lax.dynamic_update_slice_in_dim(x, some, start, 0)
+    def write(x, block, start):
+        return lax.dynamic_update_slice_in_dim(x, block, start, 0)
 
     def update_block(k, carry):
         bank, leaves, sums = carry
         start = k * count
-        # Counts are those from before the step, for every block.
-        mine = [
-            cut(x, start) if x.ndim else old
+        # Every block starts from the step counts before the update.
+        block = [
+            read(x, start) if x.ndim else old
             for x, old in zip(leaves, before, strict=True)
         ]
-        new, mine, more = update_rows(start, cut(bank, start), mine)
+        new, block, more = update_rows(start, read(bank, start), block)
         leaves = [
-            put(x, some, start) if x.ndim else some
-            for x, some in zip(leaves, mine, strict=True)
+            write(x, part, start) if x.ndim else part
+            for x, part in zip(leaves, block, strict=True)
         ]
-        return put(bank, new, start), leaves, jax.tree.map(jnp.add, sums, more)
+        return write(bank, new, start), leaves, jax.tree.map(jnp.add, sums, more)
 
-    nothing = [jnp.zeros(()), jnp.zeros(())]
-    return lax.fori_loop(0, len(bank) // count, update_block, (bank, before, nothing))
+    zeros = [jnp.zeros(()), jnp.zeros(())]
+    return lax.fori_loop(0, len(bank) // count, update_block, (bank, before, zeros))
 
 
 def squares(tree) -> dict:
-    """The squared norm of every leaf."""
+    """Return the squared norm of every leaf; factored gradients are leaves."""
     return jax.tree.map(square, tree, is_leaf=is_gradient)
 
 
 def norms(name: str, squares: dict) -> dict[str, jax.Array]:
-    """The norm of all leaves: `name`, and of those of each group: `name/group`."""
+    """Return the norm of all leaves, `name`, and of each group, `name/GROUP`.
+
+    Args:
+      name: The prefix of the names of the metrics.
+      squares: The squared norm of every leaf, in a tree like the parameters.
+    """
     leaves, groups = jax.tree.leaves(squares), jax.tree.leaves(group_of(squares))
     named = {name: jnp.sqrt(sum(leaves))}
     for group in GROUPS:

@@ -1,4 +1,4 @@
-"""Where numbers and text of a run go: metrics.jsonl, and events for TensorBoard."""
+"""Writers of a run's metrics and texts: metrics.jsonl and TensorBoard events."""
 
 import json
 import math
@@ -18,14 +18,15 @@ ROLLBACKS = "rollbacks"
 
 
 class MetricsWriter:
-    """Writes to a run's directory, after what a resumed run has left of it there.
+    """Writes metrics to the run directory, appending to those of a resumed run.
 
     Args:
-      workdir: the run's directory; it exists.
-      step: the step the run starts at. What was written about later ones, by a run
-        that was killed after its last checkpoint, is dropped: it comes again.
-      rollbacks: how many the run has behind it. Records of more are dropped, too.
-      to_disk: whether this process is the one that writes; else nothing happens.
+      workdir: The run directory; it must exist.
+      step: The step at which the run starts. Records of later steps, written by a run
+        that was killed after its last checkpoint, are dropped: they will be written
+        again.
+      rollbacks: The number of rollbacks so far. Records of later rollbacks are dropped.
+      to_disk: Whether this process writes; otherwise all methods do nothing.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class MetricsWriter:
         )
 
     def roll_back(self, step: int, rollbacks: int, why: str) -> None:
-        """Drops what is about later steps, and records that and why."""
+        """Drop the records of later steps, and record the rollback and its reason."""
         self._lines.close()
         if self._path.is_file():
             _drop_later_lines(self._path, step, rollbacks)
@@ -55,7 +56,7 @@ class MetricsWriter:
         self.text(step, "rollback", why)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """One line of metrics.jsonl (null: not finite), and one event a value."""
+        """Write a line of metrics.jsonl (null: not finite) and an event per value."""
         finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
         self._lines.write(json.dumps({"step": step} | finite, allow_nan=False) + "\n")
         self._lines.flush()
@@ -63,7 +64,7 @@ class MetricsWriter:
             self._events.add_scalar(name, np.float32(value), step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Text for TensorBoard, kept as it is: not read as Markdown."""
+        """Write a text for TensorBoard, indented so that it is not read as Markdown."""
         indented = "\n".join("    " + line for line in text.splitlines())
         self._events.add_text(name, indented, step)
 
@@ -73,7 +74,7 @@ class MetricsWriter:
             self._events.file_writer.add_summary(summary)
 
     def parameter_overview(self, params) -> None:
-        """Names, shapes and sizes of all parameters, arrays or shapes, as text."""
+        """Write a table of names, shapes and sizes of the parameters as text."""
         overview = parameter_overview.get_parameter_overview(
             params, include_stats=False
         )
@@ -88,17 +89,23 @@ class MetricsWriter:
 
 
 def _drop_later_lines(path: Path, step: int, rollbacks: int) -> None:
-    """Keeps the whole lines about steps up to `step`, and the first rollbacks'."""
+    """Drop later records and incomplete lines from metrics.jsonl.
+
+    Args:
+      path: The file, which need not exist.
+      step: The last step whose metrics are retained.
+      rollbacks: The number of rollbacks whose records are retained.
+    """
     if not path.exists():
         return
 
-    def is_kept(line: dict) -> bool:
-        if ROLLBACKS in line:
-            return line[ROLLBACKS] <= rollbacks
-        return line["step"] <= step
+    def is_retained(record: dict) -> bool:
+        if ROLLBACKS in record:
+            return record[ROLLBACKS] <= rollbacks
+        return record["step"] <= step
 
     lines = path.read_text().splitlines(keepends=True)
-    kept = [x for x in lines if x.endswith("\n") and is_kept(json.loads(x))]
-    if kept != lines:
+    retained = [x for x in lines if x.endswith("\n") and is_retained(json.loads(x))]
+    if retained != lines:
         with whole_file(path) as partial:
-            partial.write_text("".join(kept))
+            partial.write_text("".join(retained))

@@ -147,7 +147,7 @@ def test_wrong_sentences_are_refused(model, tmp_path):
         ([""], "sentence 1 is empty"),
         (
             [long],
-            "sentence 1 has 16 tokens, but after its start the model has room for",
+            "sentence 1 has 16 tokens, but the model has room for only",
         ),
     ):
         with pytest.raises(UserError, match=words):

@@ -140,5 +140,5 @@ def test_times_of_as_many_steps_as_layers_are_those_of_the_model(solver):
 def test_a_layer_table_has_its_layers_only():
     model = trained(weights="layer_table", solver="lie_trotter")
     assert len(model.times(None)) == len(model.times(3)) == 3
-    with pytest.raises(UserError, match="--num_times=4: run has weights of its"):
+    with pytest.raises(UserError, match="--num_times=4: run has weights only for its"):
         model.times(4)

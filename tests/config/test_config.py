@@ -72,7 +72,7 @@ REFUSALS = [
     ({"training.smoothness": -0.1}, "config.training.smoothness: expected 0 or more"),
     (
         {"training.smoothness": 0.1, "model.generate_weights": "per_step"},
-        "config.training.smoothness: 0.1 is a weight of the table's motion, and per_s",
+        "config.training.smoothness: 0.1 penalises changes within the weight table,",
     ),
     (
         {
@@ -82,11 +82,11 @@ REFUSALS = [
             "model.solver": "lie_trotter",
             "finetune.base": "runs/small",
         },
-        "config.training.smoothness: 0.1 would change the kernels, which adapters",
+        "config.training.smoothness: 0.1 would change the kernels, which are frozen",
     ),
     (
         {"training.spike_factor": 0.5},
-        "spike_factor: expected 0 (no loss is a spike), or above 1, got 0.5",
+        "spike_factor: expected 0 (no spike detection), or above 1, got 0.5",
     ),
     ({"data.timeout": 0.0}, "config.data.timeout: expected above 0, got 0.0"),
     ({"data.num_workers": -1}, "config.data.num_workers: expected 0 or more, got -1"),
@@ -119,9 +119,9 @@ REFUSALS = [
         {"model.weights": "layer_table", "model.generate_weights": "per_step"},
         "a layer_table stores its weights, so there is nothing to generate per_step",
     ),
-    ({"model.chain_norms": True}, "a trait of the released llama block"),
+    ({"model.chain_norms": True}, "only the llama block can chain its norms"),
     ({"model.stabilisers.residuals": 1.0}, "is config.model.stabilisers.residual"),
-    ({"model.tied_head": True}, "tied_head: the gpt block's head always is; leave it"),
+    ({"model.tied_head": True}, "tied_head: the gpt block always ties its head;"),
     ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),
     ({"model.rope_scaling": "yarn"}, "one of none, linear, llama3, got 'yarn'"),
     ({"model.rope_factor": 0.5}, "config.model.rope_factor: expected 1 or more, got"),
@@ -156,17 +156,17 @@ REFUSALS = [
     ),
     (
         {"training.depth_steps": "6,12", "model.weights": "layer_table"},
-        "depth_steps: 6,12 are other depths than the one that a layer_table has",
+        "depth_steps: a layer_table has weights for a single depth, got 6,12;",
     ),
     ({"finetune.num_steps": -1}, "num_steps: expected 0 (the model stays as it is) or"),
     (
         {"finetune.num_steps": 9},
-        "9 is for a run that starts from another; name that",
+        "9 applies only to fine-tuning; set config.finetune",
     ),
-    ({"model.lora_rank": 8}, "config.model.lora_rank: 8 is for a run that starts from"),
+    ({"model.lora_rank": 8}, "config.model.lora_rank: 8 applies only to fine-tuning"),
     (
         {"finetune.base": "runs/x", "finetune.train_embeddings": True},
-        "config.finetune.train_embeddings: without adapters all is trained; set it to",
+        "config.finetune.train_embeddings: without adapters all parameters are",
     ),
     (
         {"training.depth_steps": "2,3", "training.depth_steps_from": 1.5},
@@ -178,11 +178,11 @@ REFUSALS = [
     ),
     (
         {"model.time_pieces": 5},
-        "model.time_pieces: expected 0 (W(t) is a curve) or model.num_layers (12), got",
+        "model.time_pieces: expected 0 (W(t) is continuous) or model.num_layers (12)",
     ),
     (
         {"training.depth_grid": "shifted", "model.time_pieces": 12},
-        "depth_grid: shifted steps would cross the pieces of depth on which W(t) is",
+        "depth_grid: shifted steps would cross the segments of depth on which W(t) is",
     ),
     (
         {"training.per_device_batch_size": -1},

@@ -126,7 +126,7 @@ def test_what_computes_something_else_is_not_kept(tmp_path, monkeypatch):
         "fold_step",
         lambda c, params: (dataclasses.replace(c, horizon=0.0), params),
     )
-    with pytest.raises(UserError, match="not kept: read again, its logits differ by"):
+    with pytest.raises(UserError, match="discarded: read back, its logits differ from"):
         export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "float32")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

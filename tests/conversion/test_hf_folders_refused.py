@@ -22,9 +22,9 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
         ("gpt2", {"model_type": "mistral"}, "model_type: expected that of GPT2LMHead"),
         ("gpt2", {"model_type": None}, "model_type: expected that of GPT2LMHeadModel"),
         ("gpt2", {"architectures": ["GPT2Model"]}, "architectures: expected one of"),
-        ("gpt2", {"activation_function": "relu"}, "activation_function: our model has"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only False, got True"),
-        ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings: our model has"),
+        ("gpt2", {"activation_function": "relu"}, "activation_function: only 'gelu_"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only False is supported"),
+        ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings: only True is"),
         (
             "gpt2",
             {"n_layer": None},
@@ -36,15 +36,15 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
             {"layer_norm_epsilon": "x"},
             "model.norm_eps: expected float, got 'x'",
         ),
-        ("llama", {"hidden_act": "gelu"}, "hidden_act: our model has only 'silu' or"),
-        ("llama", {"attention_bias": True}, "attention_bias: our model has only False"),
-        ("llama", {"mlp_bias": True}, "mlp_bias: our model has only False, got True"),
-        ("llama", {"head_dim": 8}, "head_dim: our model has only 4 or None, got 8"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act: only 'silu' or 'swish' is"),
+        ("llama", {"attention_bias": True}, "attention_bias: only False is supported"),
+        ("llama", {"mlp_bias": True}, "mlp_bias: only False is supported, got True"),
+        ("llama", {"head_dim": 8}, "head_dim: only 4 or None is supported, got 8"),
         ("llama", {"rope_parameters": LINEAR}, "rope_scaling: linear needs factor"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "yarn"}},
-            "rope_scaling: our model has only none, linear, llama3, got 'yarn'",
+            "rope_scaling: expected one of none, linear, llama3, got 'yarn'",
         ),
         ("llama", {"num_key_value_heads": 3}, "num_kv_heads: expected a divisor of"),
     ],
@@ -97,7 +97,7 @@ SHARD = "model-00003-of-00004.safetensors"
 @pytest.mark.parametrize(
     "name, damage, message",
     [
-        ("gpt2", remove("config.json"), "is no Hugging Face model: it has no config"),
+        ("gpt2", remove("config.json"), "is not a Hugging Face model: it has no conf"),
         ("gpt2", overwrite("config.json", b"{"), "config.json is missing or damaged:"),
         ("gpt2", overwrite("config.json", b"[]"), "damaged: expected a JSON object"),
         ("gpt2", remove(hf_folder.WEIGHTS), "has neither model.safetensors nor model."),
@@ -106,7 +106,7 @@ SHARD = "model-00003-of-00004.safetensors"
         (
             "sharded",
             remove(SHARD),
-            f"{SHARD} is missing, which model.safetensors.index",
+            f"{SHARD} is missing, but model.safetensors.index.json refers to it",
         ),
         ("sharded", overwrite(hf_folder.INDEX, b"{}"), "damaged: it has no weight_map"),
         ("sharded", of_other_shards, "lm_head.weight is not in model-00002-of-00004"),
@@ -115,12 +115,12 @@ SHARD = "model-00003-of-00004.safetensors"
         (
             "llama",
             put("model.layers.3.x", np.zeros(1)),
-            "layers.3.x is none of a llama",
+            "layers.3.x does not belong to a llama",
         ),
         (
             "llama",
             put("lm_head.weight", np.zeros((60, 16), np.float32)),
-            "has the shape [60, 16], where config.json asks for [61, 16]",
+            "has the shape [60, 16], but config.json requires [61, 16]",
         ),
         (
             "llama3",

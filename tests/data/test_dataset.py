@@ -75,7 +75,7 @@ def test_shard_that_is_no_array_record(broken):
 def test_shard_with_other_rows(broken):
     path = shard(broken)
     shutil.copy(next(broken.glob("validation-*")), path)
-    assert f"shard {path} is not of this dataset" in refused(broken)
+    assert f"shard {path} does not belong to this dataset" in refused(broken)
 
 
 def test_shard_of_the_same_size_and_number_of_rows(broken):
@@ -83,7 +83,7 @@ def test_shard_of_the_same_size_and_number_of_rows(broken):
     first = next(broken.glob("train-00000-*"))
     assert first.stat().st_size == path.stat().st_size
     shutil.copy(first, path)
-    assert f"shard {path} is not of this dataset" in refused(broken)
+    assert f"shard {path} does not belong to this dataset" in refused(broken)
 
 
 def test_foreign_tokenizer(broken, hf_folder):

@@ -109,10 +109,10 @@ def test_a_stall_is_reported_and_ends(num_workers, capsys, monkeypatch):
     if num_workers:
         os.kill(worker().pid, signal.SIGSTOP)
     start = time.monotonic()
-    with pytest.raises(FaultError, match=r"^item 5 did not come for 1 s \(config.data"):
+    with pytest.raises(FaultError, match=r"^item 5 did not arrive within 1 s \(conf"):
         next(items)
     assert 0.9 < time.monotonic() - start < 10
-    words = "waiting for data: item 5 has not come for"
+    words = "waiting for data: item 5 has not arrived after"
     said = capsys.readouterr().err.splitlines()
     assert said == [f"{words} 0.{tenths} s" for tenths in range(1, 10)]
     items.close()
@@ -126,7 +126,7 @@ def test_a_stall_can_be_interrupted(timeout, monkeypatch):
     stop, start = threading.Event(), time.monotonic()
     items = read(Stuck(), timeout, num_workers=0, should_stop=stop.is_set)
     threading.Timer(0.3, stop.set).start()
-    with pytest.raises(Interrupted, match="^stopped while item 5 did not come$"):
+    with pytest.raises(Interrupted, match="^stopped while waiting for item 5$"):
         next(items)
     assert 0.29 < time.monotonic() - start < 10
     items.close()
@@ -145,7 +145,7 @@ def test_a_stall_that_ends_loses_nothing(capsys):
     os.kill(worker().pid, signal.SIGSTOP)
     threading.Timer(1.3, os.kill, (worker().pid, signal.SIGCONT)).start()
     assert [next(items) for _ in range(3)] == [5, 6, 7]
-    assert "item 5 has not come for 1 s" in capsys.readouterr().err
+    assert "item 5 has not arrived after 1 s" in capsys.readouterr().err
     items.close()
 
 

@@ -112,7 +112,7 @@ def test_stopped_or_killed_a_run_ends_as_one_without_interruption(
     results = ends(processes)
     assert {r.returncode for r in results} == {STOPPED}, results[0].stderr
     [*_, saved] = checkpoint.saved_steps(workdir / "checkpoints")
-    assert f"holds all up to step {saved}" in results[0].stderr
+    assert f"is saved up to step {saved}" in results[0].stderr
     assert 2 <= saved < 7
 
     environment = devices(2) | {"RESTART_PAUSE": "0"}
@@ -147,7 +147,7 @@ def test_stopped_while_one_waits_for_data(command, config, folder, alone):
         assert processes[1].poll() is None, ends(processes)[1].stderr
         time.sleep(0.002)
     workers[0].send_signal(signal.SIGSTOP)
-    words = "waiting for data: the batch of step 1 has not come for 2 s\n"
+    words = "waiting for data: the batch of step 1 has not arrived after 2 s\n"
     assert any(line.endswith(words) for line in processes[1].stderr)
     for process in processes:
         process.send_signal(signal.SIGTERM)
@@ -156,7 +156,7 @@ def test_stopped_while_one_waits_for_data(command, config, folder, alone):
     assert time.monotonic() - asked < WITHIN
     assert stalled.returncode == 1
     assert stalled.stderr.splitlines()[-1] == (
-        "error: stopped while the batch of step 1 did not come: no checkpoint was saved"
+        "error: stopped while waiting for the batch of step 1: no checkpoint was saved"
         " yet; the same command continues"
     )
     assert others.returncode not in (0, 2, STOPPED)

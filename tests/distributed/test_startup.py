@@ -196,7 +196,7 @@ def test_some_do_not_come(start):
     assert_one_line(first, message)
     message = f"for process 0 and cannot reach it at 127.0.0.1:{nowhere}"
     assert_one_line(second, "process 1 of 2 waited 2 s", message)
-    message = f"process 0 is there, at 127.0.0.1:{port}, and not all the rest came"
+    message = f"process 0 is reachable at 127.0.0.1:{port}, and not all of the"
     assert_one_line(one_of_three, "process 1 of 3 waited 2 s for the others", message)
     assert time.monotonic() - began < 30
 
@@ -208,6 +208,7 @@ def test_stopped_while_they_wait_for_the_others(start):
     with socket.create_server(("127.0.0.1", port)) as server:
         caller = start(*place(port, 2, 1), flag)
         listener, other = (start(*place(together, 3, k), flag) for k in range(2))
+        server.settimeout(60)
         server.accept()[0].close()
     until_somebody_listens(together)
     began = time.monotonic()
@@ -224,8 +225,8 @@ def test_stopped_while_they_wait_for_the_others(start):
         assert time.monotonic() - began < startup._SECONDS_TO_MEET + 10
         assert (code, out) == (75, ""), err
         assert err.endswith(
-            f"{name} was stopped before all had come: nothing had begun; the same"
-            " command starts again\n"
+            f"{name} was stopped before all processes had connected: nothing had"
+            " begun; the same command starts again\n"
         )
         assert process is other or err.count("\n") == 1, err
 
@@ -244,7 +245,7 @@ def test_port_is_taken(start):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         process = start(*place(port, 2, 0))
-        assert_one_line(process, "process 0 of 2", f"port {port}", "is taken")
+        assert_one_line(process, "process 0 of 2", f"port {port}", "is in use")
 
 
 @pytest.mark.parametrize(("killed", "devices"), [(0, 1), (1, 2)])

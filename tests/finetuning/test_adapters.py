@@ -136,7 +136,7 @@ def test_short_names_of_modules_are_understood(base, saved, tmp_path):
 FIRST = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
 LAST = "base_model.model.transformer.h.2.attn.c_attn.lora_A.weight"
 WRONG = {
-    "targets": ({"target_modules": ["q_proj"]}, {}, "'q_proj' is no module of the gpt"),
+    "targets": ({"target_modules": ["q_proj"]}, {}, "'q_proj' is not a module of the"),
     "rank": (
         {"r": 2},
         {},

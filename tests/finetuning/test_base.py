@@ -124,12 +124,12 @@ def test_a_run_that_has_begun_needs_its_base_no_more(bases, dataset, tmp_path):
     shutil.rmtree(base)
     assert complete(wanted, tmp_path / "run", dataset) == config
     other = dataclasses.replace(wanted, finetune=FinetuneConfig(str(base), 4))
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         complete(other, tmp_path / "run", dataset)
 
 
 WRONG = {
-    "no run": ("missing", LORA, 0, "missing is no run: it has no config.json"),
+    "no run": ("missing", LORA, 0, "missing is not a run: it has no config.json"),
     "depth of a table": (
         "plain",
         LORA,
@@ -154,7 +154,7 @@ WRONG = {
         "plain",
         dataclasses.replace(LORA, lora_targets="qkv"),
         0,
-        "config.model.lora_targets: 'qkv' is no linear map of the llama block, which",
+        "config.model.lora_targets: 'qkv' is not a linear layer of the llama block",
     ),
     "generated per step": (
         "continuous",
@@ -185,7 +185,7 @@ def test_refuses_grids_between_the_layers(bases, dataset, tmp_path):
 def test_refuses_other_tokens(bases, tmp_path):
     for seq_len, tokenizer, words in (
         (32, "byte", "sequences of 32 tokens, longer than the 16 that the base"),
-        (16, "other", "has another tokenizer than the base"),
+        (16, "other", "has a different tokenizer than the base"),
     ):
         folder = tmp_path / tokenizer
         folder.mkdir()

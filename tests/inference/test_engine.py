@@ -71,7 +71,7 @@ def test_more_than_so_many_do_not_wait(engine, paused):
     assert paused.started.acquire(timeout=600)
     for _ in range(MOST_WAITING):
         engine.submit(completion())
-    with pytest.raises(RequestError, match="too many requests wait") as raised:
+    with pytest.raises(RequestError, match="too many requests are waiting") as raised:
         engine.submit(completion())
     assert raised.value.status == 429
 
@@ -91,11 +91,11 @@ def test_at_the_end_what_is_under_way_is_finished(engine, paused):
     waiting = engine.submit(completion())
     closing = threading.Thread(target=engine.close)
     closing.start()
-    with pytest.raises(RequestError, match="about to end") as raised:
+    with pytest.raises(RequestError, match="shutting down") as raised:
         finished(waiting)
     assert raised.value.status == 503
     paused.release_next.release()
     assert finished(running) == 3
     closing.join()
-    with pytest.raises(RequestError, match="about to end"):
+    with pytest.raises(RequestError, match="shutting down"):
         engine.submit(completion())

@@ -125,7 +125,7 @@ def test_models_and_health(ask):
         ({"prompt": [5, 257]}, "prompt", "token ids below 257"),
         ({"prompt": [-1]}, "prompt", "token ids below 257"),
         ({"prompt": [True]}, "prompt", "token ids below 257"),
-        ({"prompt": "\ud800"}, "prompt", "half a surrogate pair"),
+        ({"prompt": "\ud800"}, "prompt", "unpaired surrogate"),
         ({"prompt": "a" * 2040}, "max_tokens", "more than the model's max_len of 2048"),
         ({"max_tokens": 2048}, "max_tokens", "more than the model's max_len of 2048"),
         ({"max_tokens": 0}, "max_tokens", "expected an integer from 1 to"),
@@ -185,7 +185,7 @@ def test_unknown_paths_and_methods(ask):
         assert status == 404 and path in answer["error"]["message"]
     for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS"):
         status, answer = ask("/v1/completions", method=method)
-        assert (status, answer["error"]["message"]) == (405, "the method is POST")
+        assert (status, answer["error"]["message"]) == (405, "expected the method POST")
     assert ask("/health", {"a": 1})[0] == 405
     assert ask("/health", method="HEAD") == (405, None)
     status, answer = ask("/health", method="BREW")

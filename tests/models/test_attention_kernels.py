@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -87,14 +88,48 @@ def test_the_choice(hardware, changes, shares, expected):
 
 
 def test_splash_takes_whole_blocks_of_tokens():
-    assert choose(BASE, TPU, 192) == "xla"
+    assert choose(BASE, TPU, 192, 1) == "xla"
     assert "needs sequences of a multiple of 128 tokens, not 192" in describe(
         BASE, TPU, 192, 1
     )
 
 
+@pytest.mark.parametrize(
+    "hardware, head_dim, kernel",
+    [
+        (AMPERE, 128, "cudnn"),
+        (AMPERE, 136, "xla"),
+        (HOPPER, 256, "cudnn"),
+        (HOPPER, 264, "xla"),
+        (TPU, 64, "splash"),
+        (TPU, 96, "xla"),
+    ],
+    ids=str,
+)
+def test_the_sizes_of_heads(hardware, head_dim, kernel):
+    c = dataclasses.replace(BASE, d_model=4 * head_dim)
+    assert choose(c, hardware, L, 1) == kernel
+    if hardware == TPU and kernel == "xla":
+        assert "a multiple of 64, not 96" in describe(c, hardware, L, 1)
+
+
 def test_the_machine_of_the_tests():
     assert this_hardware() == CPU
+
+
+@pytest.mark.parametrize(
+    "version, expected",
+    [
+        ("9.0", HOPPER),
+        ("12.1", Hardware("cuda", (12, 1))),
+        ("gfx942", ROCM),
+    ],
+)
+def test_a_gpu_is_known_by_its_compute_capability(version, expected, monkeypatch):
+    device = types.SimpleNamespace(compute_capability=version)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    assert this_hardware() == expected
 
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
@@ -205,6 +240,8 @@ def test_the_lowered_step_calls_the_kernel(
         of_device = f"{rows // shares // M}x{4 // mesh.shape['tensor']}x{L}x64xbf16"
         lines = [line for line in program.splitlines() if f"@{CALL[kernel]}(" in line]
         assert lines and all(f"tensor<{of_device}>" in line for line in lines)
+    if kernel == "cudnn":
+        assert all(r"mask_type\22: \22CAUSAL\22" in line for line in lines)
 
 
 def test_a_kernel_that_cannot_be_had_is_refused_when_the_model_is_traced():

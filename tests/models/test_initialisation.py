@@ -56,3 +56,28 @@ def test_residual_outputs_start_smaller_in_steps_of_length_one(weights):
     for name in ("attention_out", "ff_out"):
         assert rms(params[name][stored]) == pytest.approx(0.02 / 4, rel=0.05)
     assert rms(params["ff_in"][stored]) == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("initialization, stddev", [("unit", 0.0), ("authors", 0.02)])
+def test_banks_of_biases_and_norms(initialization, stddev):
+    """Norms start at one and zero; so do biases, but for those of the released code."""
+    config = dataclasses.replace(WIDE, initialization=initialization)
+    table, params = initial(config)
+    for name in ("norm_1", "norm_2"):
+        assert (table[name]["scale"] == 1).all() and (table[name]["shift"] == 0).all()
+    for name in ("qkv", "attention_out", "ff_in", "ff_out"):
+        assert rms(params[name]["bank"]) == pytest.approx(0.02, rel=0.05)
+        assert rms(params[name]["bias_bank"]) == pytest.approx(stddev, rel=0.1)
+
+
+def test_a_shared_time_mlp_is_one():
+    """And gives one u(t) for all weights; else each of the six has its own."""
+    for time_mlp, count in (("shared", 1), ("per_weight", 6)):
+        config = dataclasses.replace(WIDE, time_mlp=time_mlp)
+        params = initial(config)[1]
+        assert params["time_mlp"]["kernel_1"].shape[0] == count
+        u = Transformer(config).apply(
+            {"params": {"weights": params}}, method="coefficients"
+        )
+        distinct = {np.asarray(x).tobytes() for x in u.values()}
+        assert (len(u), len(distinct)) == (6, count)

@@ -131,12 +131,12 @@ def test_targets_alone_have_adapters():
         ),
         (
             {"lora_targets": "qkv,gate"},
-            "config.model.lora_targets: 'gate' is no linear map of the gpt block, which"
-            " has qkv, attention_out, ff_in, ff_out",
+            "config.model.lora_targets: 'gate' is not a linear layer of the gpt block,"
+            " which has qkv, attention_out, ff_in, ff_out",
         ),
         (
             {"lora_targets": "norm_1"},
-            "config.model.lora_targets: 'norm_1' is no",
+            "config.model.lora_targets: 'norm_1' is not",
         ),
     ],
     ids=str,

@@ -22,23 +22,23 @@ POST, NONE, HALF = Stabilisers(norm="post"), Stabilisers(norm="none"), Stabilise
         ),
         (
             {"stabilisers": HALF, "solver": "strang"},
-            "residual: strang adds several changes to a state in one step, which only",
+            "residual: strang evaluates a term more than once per step, which requires",
         ),
         (
             {"stabilisers": HALF, "solver": "rk4"},
-            "residual: rk4 adds several changes to a state in one step, which only",
+            "residual: rk4 evaluates a term more than once per step, which requires",
         ),
         (
             {"stabilisers": POST},
-            "norm: post normalises the state after each term, where euler has not one",
+            "norm: post normalises the state after each term, but euler does not",
         ),
         (
             {"stabilisers": POST, "solver": "strang"},
-            "norm: post normalises the state after each term, where strang has not one",
+            "norm: post normalises the state after each term, but strang does not",
         ),
         (
             {"stabilisers": NONE, "block": "llama", "chain_norms": True},
-            "chain_norms: it chains the norms of the terms' inputs, of which model",
+            "chain_norms: True requires norms of the terms' inputs, but model",
         ),
     ],
     ids=str,

@@ -43,14 +43,17 @@ def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path, mesh):
     "words, answer",
     [
         (("spektra",), "expected one of spectra, lyapunov, .*; got 'spektra'"),
-        (("ablation", "--config=a"), ".* got 'ablation'; .* tools/ablation.py"),
-        (("spectra", "--text=a"), "--text, --file: spectra does not look at it"),
+        (
+            ("ablation", "--config=a"),
+            ".* got 'ablation'; .* tools/experiment.py ablation",
+        ),
+        (("spectra", "--text=a"), "--text, --file: spectra does not use it"),
         (("entropy", "--text=a", "--num_seeds=2"), "--num_seeds: entropy does not"),
         (("entropy",), "entropy needs either --text or --file"),
         (("entropy", "--text=a", "--file=b"), "entropy needs either --text or --file"),
         (("entropy", "--text="), "sentence 1 is empty"),
         (("entropy", "--text=much longer than the model"), "sentence 1 has 26 tokens"),
-        (("spectra", "--beside=none"), "none is no run: it has no config.json"),
+        (("spectra", "--beside=none"), "none is not a run: it has no config.json"),
     ],
     ids=" ".join,
 )
@@ -97,7 +100,7 @@ def test_a_study_resumes_after_the_runs_that_are_done(tool, trained, refused, tm
     shutil.rmtree(output / "report")
     result = tool(TOOL, "stabilisers", *more)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("done before") == 1
+    assert result.stderr.count("already done") == 1
     assert {path: path.read_bytes() for path in first} == first
     assert len(list((output / "runs").iterdir())) == 3
     [line] = [json.loads(line) for line in result.stdout.splitlines()]
@@ -117,7 +120,7 @@ def test_a_study_resumes_after_the_runs_that_are_done(tool, trained, refused, tm
     "words, answer",
     [
         ((), "stabilisers needs --data: a prepared dataset"),
-        (("--data=x", "--workdir=y"), "--workdir: stabilisers does not look at it"),
+        (("--data=x", "--workdir=y"), "--workdir: stabilisers does not use it"),
         (("--data=x", "--norms=pre,rms"), "--norms=pre,rms: expected some of pre, pos"),
     ],
     ids=" ".join,
@@ -130,4 +133,4 @@ def test_a_study_refuses(refused, tmp_path, words, answer):
 
 def test_kinds_need_a_run(refused, tmp_path):
     line = refused(TOOL, "spectra", f"--output={tmp_path / 'out'}")
-    assert line == "spectra needs --workdir: the folder of a run to look at"
+    assert line == "spectra needs --workdir: the folder of a run to analyse"

@@ -205,13 +205,13 @@ def test_the_start(tool, monkeypatch, stand_in):
         (["train", "more"], "unexpected argument 'more': write flags as --name=value"),
         (
             ["train", "--variant=model.weights=shared"],
-            "--variant: expected 'NAME: SECTION.FIELD=VALUE ...' with a name of its"
-            " own, got 'model.weights=shared'",
+            "--variant: expected 'NAME: SECTION.FIELD=VALUE ...' with a unique"
+            " name, got 'model.weights=shared'",
         ),
         (
             ["train", "--variant=base: model.weights=shared"],
-            "--variant: expected 'NAME: SECTION.FIELD=VALUE ...' with a name of its"
-            " own, got 'base: model.weights=shared'",
+            "--variant: expected 'NAME: SECTION.FIELD=VALUE ...' with a unique"
+            " name, got 'base: model.weights=shared'",
         ),
         (
             ["train", "--variant=a: model.weights"],

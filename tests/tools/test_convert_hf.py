@@ -67,7 +67,7 @@ def test_an_import_is_evaluated_on_data_of_its_tokenizer(
     tool, refused, imported, tmp_path
 ):
     line = refused("evaluate.py", f"--workdir={imported}")
-    assert line == "this run came without a dataset: name one with --data"
+    assert line == "this run has no dataset: name one with --data"
     words = [" ".join(f"w{i}" for i in range(a, a + 20)) for a in range(3, 30)]
     data = prepare_words(tmp_path, 16, f"hf:{MODEL}", words)
     result = tool("evaluate.py", f"--workdir={imported}", f"--data={data.path}")
@@ -81,7 +81,7 @@ def test_fewer_dimensions_than_layers_are_said(tool, tmp_path):
     result = tool(IN, f"--model={MODEL}", *flags)
     assert result.returncode == 0
     [line] = result.stderr.splitlines()
-    assert "3 layers in 1 dimensions of time: relative errors of the weights" in line
+    assert "3 layers fitted with time_embed_dim=1: relative errors of the wei" in line
     assert "norm_1" in line and "down" in line
     assert json.loads(result.stdout)["error"] > 0.1
 
@@ -116,7 +116,7 @@ def test_wrong_input_is_one_line(refused, tmp_path):
     assert line.startswith(f"output {tmp_path / 'mine'} exists: remove it or name")
     flags = (f"--output={tmp_path / 'run'}", "--time_embed_dim=3")
     line = refused(IN, f"--model={MODEL}", *flags)
-    assert line == "--time_embed_dim: only a --hypernetwork has one; add that"
+    assert line == "--time_embed_dim: requires --hypernetwork; add that flag"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -124,7 +124,7 @@ def test_wrong_input_is_one_line(refused, tmp_path):
 def test_wrong_exports_are_one_line(refused, imported, trained, tmp_path):
     out = f"--output={tmp_path / 'out'}"
     line = refused(OUT, f"--workdir={tmp_path}", out)
-    assert line.startswith(f"{tmp_path} is no run")
+    assert line.startswith(f"{tmp_path} is not a run")
     line = refused(OUT, f"--workdir={trained.workdir}", out, "--num_steps=0")
     assert line == "num_steps: expected 1 or more, got 0"
     line = refused(OUT, f"--workdir={trained.workdir}", out, "--dtype=float16")

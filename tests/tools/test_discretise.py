@@ -75,5 +75,5 @@ def test_what_is_refused_leaves_nothing(refused, trained, tmp_path):
     assert line == "num_steps: expected 1 or more, got 0"
     flags = ("--num_steps=3", f"--output={tmp_path / 'run'}")
     line = refused(*TOOL, f"--workdir={tmp_path}", *flags)
-    assert line.startswith(f"{tmp_path} is no run")
+    assert line.startswith(f"{tmp_path} is not a run")
     assert list(tmp_path.iterdir()) == []

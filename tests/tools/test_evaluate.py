@@ -61,7 +61,7 @@ def test_batches_of_nothing(refused, trained):
 
 
 def test_no_run(refused, tmp_path):
-    assert refused(TOOL, f"--workdir={tmp_path}").startswith(f"{tmp_path} is no run")
+    assert refused(TOOL, f"--workdir={tmp_path}").startswith(f"{tmp_path} is not a run")
 
 
 def test_a_table_of_layers_has_no_other_depth(refused, trained, tmp_path):
@@ -90,8 +90,8 @@ def test_a_dataset_of_another_tokenizer(refused, trained, tmp_path):
     dataset = prepare_words(tmp_path, 16, f"sentencepiece:{model}")
     line = refused(TOOL, f"--workdir={trained.workdir}", f"--data={dataset.path}")
     assert line == (
-        f"dataset {dataset.path} has another tokenizer than the run {trained.workdir}: "
-        "prepare it with the run's"
+        f"dataset {dataset.path} has a different tokenizer than the run"
+        f" {trained.workdir}: prepare it with the run's"
     )
 
 

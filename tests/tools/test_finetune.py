@@ -108,7 +108,7 @@ def test_what_the_tools_refuse(refused, tuned, trained, tmp_path):
             "a model of layer_table and euler has no Hugging",
         ),
         ("convert.py export_adapter", trained.workdir, "this run has no adapter"),
-        ("convert.py export_adapter", tmp_path, f"{tmp_path} is no run"),
+        ("convert.py export_adapter", tmp_path, f"{tmp_path} is not a run"),
         ("export_hf.py", workdir, f"{workdir} has adapters of its own; merge them"),
         (
             "convert.py merge_lora",
@@ -128,9 +128,9 @@ def test_what_the_tools_refuse(refused, tuned, trained, tmp_path):
 WRONG = [
     ("--config.finetune.num_steps=-1", "config.finetune.num_steps: expected 0"),
     ("--config.finetune.base=", "config.finetune.num_steps: 5 is for a run that "),
-    ("--config.finetune.base=/none", "/none is no run: it has no config.json"),
+    ("--config.finetune.base=/none", "/none is not a run: it has no config.json"),
     ("--config.model.block=llama", "config.model.block: 'llama' is not what the"),
-    ("--config.model.lora_targets=gate", "config.model.lora_targets: 'gate' is no"),
+    ("--config.model.lora_targets=gate", "config.model.lora_targets: 'gate' is not"),
 ]
 
 

@@ -94,7 +94,7 @@ def test_training_sampled_the_same(trained):
             "--draft_steps=3",
             "draft_steps: expected 1 to 2, the model's own number of steps, got 3",
         ),
-        ("--workdir=/no/such/run", "/no/such/run is no run: it has no config.json"),
+        ("--workdir=/no/such/run", "/no/such/run is not a run: it has no config.json"),
     ],
 )
 def test_wrong_input(refused, trained, flag, message):

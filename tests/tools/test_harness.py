@@ -120,7 +120,7 @@ def test_examples_answers_and_limits(harness, trained):
         (["--num_fewshot=-1"], "--num_fewshot=-1: expected whole numbers"),
         (["--num_steps=0"], "--num_steps=0: expected whole numbers of 1 or more"),
         (["--task_data=nowhere"], "there is no folder nowhere"),
-        (["--workdir=nowhere"], "nowhere is no run"),
+        (["--workdir=nowhere"], "nowhere is not a run"),
         (["--tasks=arc_easy"], "--tasks: task arc_easy cannot be loaded ("),
     ],
     ids=str,
@@ -136,7 +136,7 @@ def test_wrong_input(refused, trained, tasks, flags, words):
     ("flag", "words"),
     [
         ("--num_fewshot=10", "--num_fewshot=10: a task has fewer examples"),
-        ("--max_new_tokens=17", "max_gen_toks: 17 new tokens are wanted"),
+        ("--max_new_tokens=17", "max_gen_toks: 17 new tokens are requested"),
     ],
 )
 def test_what_only_the_task_shows(tool, trained, tasks, flag, words):

@@ -42,7 +42,7 @@ def test_nothing_fits(tool):
     result = tool(TOOL, config, *flags, *small)
     [nearest] = plans(result)
     assert not nearest["fits"] and nearest["memory"]["total"] > 16e9
-    assert "0 fit\nnothing fits; the nearest is:\n" in result.stderr
+    assert "0 fit\nnothing fits; the closest plan is:\n" in result.stderr
     assert "of 16 GB, does not fit" in result.stderr
 
 
@@ -62,7 +62,7 @@ def test_compiled_beside_predicted():
         (["--num_devices=0"], "--num_devices: expected 1 or more, got 0"),
         (["--num_devices=x"], "flag --num_devices=x: "),
         (["--num_devices=2", "--device=h300"], "--device: expected one of a100-40, "),
-        (["--num_devices=2", "--search", "--compile"], "--compile: it is for one plan"),
+        (["--num_devices=2", "--search", "--compile"], "--compile: compiles a single"),
         (["--num_devices=7", "--search"], "--num_devices=7: no mesh of them divides"),
         (["--num_devices=7"], "config.training.batch_size: expected a multiple of 7"),
         (["--num_devices=2", "--config.mesh.fsdp=3"], "config.mesh: data=-1, fsdp=3"),

@@ -63,7 +63,7 @@ def test_a_browser_shows_it_on_a_phone(report, trained, tmp_path):
             "--output=report.txt",
             "--output=report.txt: name an .html file that does not",
         ),
-        ("--workdir=none", "none is no run: it has no config.json"),
+        ("--workdir=none", "none is not a run: it has no config.json"),
         ("--text=", "sentence 1 is empty"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_host_that_is_unknown(refused, trained):
             "--port=70000",
             "flag --port=70000: 70000 is not an integer in the range [0, 65535]",
         ),
-        ("--workdir=/no/such/run", "/no/such/run is no run: it has no config.json"),
+        ("--workdir=/no/such/run", "/no/such/run is not a run: it has no config.json"),
         (
             "--draft_steps=3",
             "draft_steps: expected 1 to 2, the model's own number of steps, got 3",

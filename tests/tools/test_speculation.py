@@ -30,7 +30,7 @@ def test_a_line_for_plain_decoding_and_for_each_draft(tool, trained):
             "--draft_steps=3",
             "draft_steps: expected 1 to 2, the model's own number of steps, got 3",
         ),
-        ("--draft_steps=a,2", "--draft_steps=a,2: expected numbers"),
+        ("--draft_steps=a,2", "--draft_steps=a,2: expected whole numbers"),
         (
             "--draft_tokens=0",
             "draft_tokens: expected 1 to 15, for a model whose max_len is 16, got 0",

@@ -13,8 +13,8 @@ import pytest
 from cases import mesh_of
 from loops import StopAfter, lines, train
 
-from diffeq_former.cli import STOPPED
 from diffeq_former.errors import UserError
+from diffeq_former.process_exit import STOPPED
 from diffeq_former.training import checkpoint, run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
 from diffeq_former.training.checkpoint.integrity import choose, set_aside
@@ -246,7 +246,7 @@ def test_the_run_resumes_as_if_undamaged(
     place = workdir / "checkpoints-damaged" / "8"
     assert (
         f"checkpoint {directory}/8 is damaged: {name} has changed: moved to {place},"
-        " step 6 is used\n"
+        " using step 6\n"
     ) in err
     assert f"{workdir}: from step 6 to 24" in err
     assert contents(place) == damaged

@@ -39,8 +39,8 @@ def test_a_second_run_is_refused_until_the_first_is_dead(
         [line] = refused.stderr.splitlines()
         holder = f"process {first.pid} on {os.uname().nodename}"
         assert line == (
-            f"error: another run trains into {workdir} ({holder}): wait for its end or"
-            " use another --workdir; if there is no such process, remove"
+            f"error: another run is training in {workdir} ({holder}): wait until it"
+            " ends, or use another --workdir; if there is no such process, remove"
             f" {workdir}/lock"
         )
         tries = []
@@ -68,7 +68,7 @@ def test_a_second_run_is_refused_until_the_first_is_dead(
 def test_held_and_let_go(tmp_path, monkeypatch):
     monkeypatch.setattr(run_directory, "_SECONDS_TO_DIE", 0.5)
     with run_directory.locked(tmp_path):
-        with pytest.raises(UserError, match="another run trains into"):
+        with pytest.raises(UserError, match="another run is training in"):
             with run_directory.locked(tmp_path):
                 pass
     with run_directory.locked(tmp_path):
@@ -84,6 +84,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fcntl, "flock", flock)
     with run_directory.locked(tmp_path):
         assert capsys.readouterr().err == (
-            f"{tmp_path}/lock cannot be locked (No locks available): see to it that no"
-            " other run trains into this folder\n"
+            f"{tmp_path}/lock cannot be locked (No locks available): make sure that"
+            " no other run is training in this folder\n"
         )

@@ -148,8 +148,8 @@ def test_too_many_bad_steps_end_the_run(config, dataset, hooks, stopped):
     with pytest.raises(UserError) as error:
         train(steep, stopped, dataset, hooks, StopRequest(), **options)
     message = str(error.value)
-    assert "not finite in 5 steps in a row, to step 10: " in message
-    assert "the last good checkpoint, of step 4, stands" in message
+    assert "not finite in 5 steps in a row, up to step 10: " in message
+    assert "the last good checkpoint is that of step 4" in message
     assert "config.optimizer.learning_rate (1e+30)" in message
     assert checkpoint.saved_steps(stopped / "checkpoints") == [4]
     restored, _ = last_state(stopped, config)

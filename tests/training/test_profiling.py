@@ -64,7 +64,7 @@ def test_a_trace_of_the_chosen_steps(config, dataset, tmp_path, capsys):
     [planes] = folder.glob("*.xplane.pb")
     names = planes.read_bytes().decode("latin1")
     assert [scope for scope in SCOPES if not is_named(scope, names)] == []
-    said = f"profile of steps 3 to 4: tensorboard --logdir={tmp_path}/profile"
+    said = f"profile of steps 3 to 4: run tensorboard --logdir={tmp_path}/profile"
     assert said in capsys.readouterr().err
 
 
@@ -92,7 +92,8 @@ def test_a_run_that_is_stopped_leaves_its_part_and_the_next_the_rest(
     [rest] = traces(tmp_path)
     assert (traced_steps(first), traced_steps(rest)) == ([2, 3], [4, 5])
     assert train(chosen, tmp_path, dataset, hooks(), StopAfter(1)) == STOPPED
-    assert "no profile: steps 2 to 5 were before step 8" in capsys.readouterr().err
+    said = "no profile: steps 2 to 5 are already done, the run is at step 8"
+    assert said in capsys.readouterr().err
 
 
 def test_a_run_that_fails_leaves_its_part(config, dataset, tmp_path):

@@ -75,7 +75,7 @@ def test_faulty_data_workers(command, workdir, assert_ends_like_uninterrupted):
     # The second of two workers makes the batch of step 2.
     with command.start(workdir, WORKERS, "--config.data.timeout=20") as process:
         started_workers(process)[1].send_signal(signal.SIGSTOP)
-        words = "waiting for data: the batch of step 2 has not come for 2 s\n"
+        words = "waiting for data: the batch of step 2 has not arrived after 2 s\n"
         assert any(line.endswith(words) for line in process.stderr)
         process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
@@ -83,17 +83,17 @@ def test_faulty_data_workers(command, workdir, assert_ends_like_uninterrupted):
     assert time.monotonic() - asked < 15
     assert process.returncode == 75, err
     assert checkpoint.saved_steps(workdir / "checkpoints") == [1]
-    assert f"stopped by SIGTERM: {workdir} holds all up to step 1; the same" in err
+    assert f"stopped by SIGTERM: {workdir} is saved up to step 1; the same" in err
 
     with command.start(workdir, WORKERS, "--config.data.timeout=5") as process:
         started_workers(process)[0].send_signal(signal.SIGSTOP)
         _, err = process.communicate()
     assert process.returncode == 1
     assert err.splitlines()[-1] == (
-        "error: the batch of step 2 did not come for 5 s (config.data.timeout): the"
-        " last good checkpoint, of step 1, stands; the same command continues"
+        "error: the batch of step 2 did not arrive within 5 s (config.data.timeout):"
+        " the last good checkpoint is that of step 1; the same command continues"
     )
-    words = "waiting for data: the batch of step 2 has not come for"
+    words = "waiting for data: the batch of step 2 has not arrived after"
     assert err.count(words) == 9
     assert_ends_like_uninterrupted()
 

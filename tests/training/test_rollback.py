@@ -137,7 +137,7 @@ def expected(config, dataset):
 
 
 def test_goes_back_twice_and_ends(uninterrupted, config, expected):
-    why = "the loss or a gradient was not finite in 1 steps in a row, to step {}"
+    why = "the loss or a gradient was not finite in 1 steps in a row, up to step {}"
     assert records(uninterrupted) == [
         {"step": step, "rollbacks": count, "why": why.format(where)}
         for count, (where, step) in enumerate(expected, start=1)
@@ -164,7 +164,7 @@ def test_says_so_and_compiles_nothing_again(
     where, _ = expected[0]
     said = capsys.readouterr().err
     assert (
-        f"to step {where}: back at step {where - 2}, goes on with the data in" in said
+        f"to step {where}: going back to step {where - 2} and continuing with" in said
     )
     assert "order (rollback 1 of 1)" in said
     [record] = records(workdir)
@@ -172,7 +172,7 @@ def test_says_so_and_compiles_nothing_again(
     again, *_ = steps_with_the_row(dataset, config.seed, 1, where - 2)
     saved = checkpoint.saved_steps(workdir / "checkpoints")
     assert saved == [again - 3, again - 2, again - 1]
-    assert f"not finite in 1 steps in a row, to step {again}: the last" in str(
+    assert f"not finite in 1 steps in a row, up to step {again}: the last" in str(
         error.value
     )
     compilations = [n for name, n in compiled if "backend_compile" in name]
@@ -262,7 +262,8 @@ def test_spikes_are_divergence(dataset, tmp_path):
     with pytest.raises(UserError) as error:
         train(steep, workdir, dataset, HOOKS, StopRequest())
     why = (
-        r"the loss was above 1\.5 times the usual \d\.\d+ in 3 steps in a row, to step "
+        r"the loss was above 1\.5 times its running mean \d\.\d+ in 3 steps in a row,"
+        r" up to step "
     )
     [record] = records(workdir)
     assert re.match(why, record["why"]) and re.match(why, str(error.value))

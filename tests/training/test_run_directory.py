@@ -77,7 +77,7 @@ def test_folder_of_something_else(workdir, config, dataset):
     workdir.mkdir(parents=True)
     check(workdir, config, dataset)
     (workdir / "thesis.tex").touch()
-    with pytest.raises(UserError, match="no run .it holds thesis.tex."):
+    with pytest.raises(UserError, match="nor a run .it holds thesis.tex."):
         check(workdir, config, dataset, allow=True)
 
 
@@ -170,7 +170,7 @@ def test_load_gives_what_was_saved(workdir, config, dataset, num_devices):
 
 
 def test_load_refuses(workdir, config, dataset):
-    with pytest.raises(UserError, match="is no run: it has no config.json"):
+    with pytest.raises(UserError, match="is not a run: it has no config.json"):
         run_directory.load(workdir, mesh_of())
     run_directory.write(workdir, config, dataset)
     with pytest.raises(UserError, match="no checkpoint yet"):

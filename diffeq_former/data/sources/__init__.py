@@ -1,7 +1,7 @@
-"""Where text comes from: each source is a function from its argument to documents.
+"""Sources of text: each is a function from its argument to an iterator of documents.
 
-A document is a str, or bytes that should be UTF-8 (`text.clean` makes it so). To add a
-source, write such a function and enter it in `SOURCES`.
+A document is a str, or bytes that should be UTF-8 (`text.clean` replaces invalid
+bytes). To add a source, write such a function and add it to `SOURCES`.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,10 +24,10 @@ SOURCES: dict[str, Source] = {
 
 
 def documents(spec: str) -> Iterator[str | bytes]:
-    """Yields the non-empty documents of a source such as `text:books/*.txt`.
+    """Yield the non-empty documents of a source such as `text:books/*.txt`.
 
     Raises:
-      UserError: The source is unknown, misspelt, or has no text.
+      UserError: If the source is unknown, cannot be read, or has no text.
     """
     name, _, argument = spec.partition(":")
     if name not in SOURCES:
@@ -41,4 +41,4 @@ def documents(spec: str) -> Iterator[str | bytes]:
             is_empty = False
             yield document
     if is_empty:
-        raise UserError(f"source {spec!r} has no text: name one that has")
+        raise UserError(f"source {spec!r} has no text: use another source")

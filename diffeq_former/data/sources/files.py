@@ -1,4 +1,4 @@
-"""Files named by a glob: plain text, JSON lines, Parquet. Read in sorted order."""
+"""File sources: plain text, JSON lines and Parquet; a glob, read in sorted order."""
 
 import glob
 import json
@@ -12,14 +12,14 @@ ROWS_AT_ONCE = 64
 
 
 def text(pattern: str) -> Iterator[bytes]:
-    """Yields each file in pieces of at most 64 KiB, cut at line ends."""
+    """Yield each file in pieces of at most 64 KiB, split after line ends."""
     for path in _matching(pattern):
         with open(path, "rb") as file:
             yield from pieces(file)
 
 
 def jsonl(pattern: str) -> Iterator[str]:
-    """Yields the field "text" of each line's JSON object."""
+    """Yield the field "text" of each line's JSON object."""
     for path in _matching(pattern):
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             for number, line in enumerate(file, 1):
@@ -38,7 +38,7 @@ def _field(line: str, place: str) -> str:
 
 
 def parquet(pattern: str) -> Iterator[bytes]:
-    """Yields the column "text" of each file."""
+    """Yield the non-null values of the column "text" of each file."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""Catalogues of data sets: TensorFlow Datasets (without TensorFlow), Hugging Face."""
+"""Dataset hubs: TensorFlow Datasets (without TensorFlow) and Hugging Face."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -9,10 +9,10 @@ DEFAULT_SPLIT = "train"
 
 
 def tfds(argument: str) -> Iterator[str | bytes]:
-    """Yields a TFDS data set: `NAME[@SPLIT]`, or `FOLDER[@SPLIT]` of a prepared one.
+    """Yield a TFDS dataset: `NAME[@SPLIT]`, or `FOLDER[@SPLIT]` of a prepared one.
 
-    NAME is what `tfds.builder` takes (lm1b, huggingface:...); it is downloaded and
-    prepared as ArrayRecord when it is not there yet.
+    NAME is an argument of `tfds.builder` (lm1b, huggingface:...); the dataset is
+    downloaded and prepared as ArrayRecord if that has not been done yet.
     """
     try:
         import tensorflow_datasets
@@ -39,9 +39,9 @@ def _tfds_builder(tensorflow_datasets, name: str):
 
 
 def hf(argument: str) -> Iterator[str | bytes]:
-    """Yields a Hugging Face data set, streamed: `NAME[:CONFIG][@SPLIT]`.
+    """Yield a Hugging Face dataset, streamed: `NAME[:CONFIG][@SPLIT]`.
 
-    NAME is on the hub, or a folder: of data files, or written by `save_to_disk`.
+    NAME is a name on the hub, or a folder of data files or written by `save_to_disk`.
     """
     try:
         import datasets
@@ -68,7 +68,7 @@ def _is_saved(folder: str) -> bool:
 
 
 def _saved_split(data, split: str):
-    """Takes a split out of a saved DatasetDict; a saved Dataset is one split."""
+    """Return a split of a saved DatasetDict; a saved Dataset is a single split."""
     if not isinstance(data, dict):
         data = {str(data.split or DEFAULT_SPLIT): data}
     if split not in data:
@@ -90,7 +90,7 @@ def _texts(rows: Iterable[dict], spec: str) -> Iterator[str | bytes]:
 
 
 def _text_field(row: dict, spec: str) -> str:
-    """The field "text", or the only one whose name ends so (pg19's book_text)."""
+    """Return "text", or the only field whose name ends so (as pg19's book_text)."""
     names = [name for name in row if name.endswith("text")]
     field = "text" if "text" in names else names[0] if len(names) == 1 else None
     if field is None or not isinstance(row[field], str | bytes):

@@ -1,4 +1,4 @@
-"""The standard library of the running Python: real text on every machine."""
+"""The standard library of the running Python as a source: text on every machine."""
 
 import os
 import sysconfig
@@ -15,7 +15,7 @@ EXCLUDED = {
 
 
 def stdlib(_: str) -> Iterator[str | bytes]:
-    """Yields pydoc's topics, then the sources of the modules, sorted."""
+    """Yield pydoc's topics, then the source code of the modules, sorted."""
     from pydoc_data.topics import topics
 
     for _, topic in sorted(topics.items()):

@@ -1,4 +1,4 @@
-"""Which models the study of stabilisers trains, and how."""
+"""The grid of models that the study of stabilisers trains, and their configs."""
 
 import dataclasses
 import itertools
@@ -21,18 +21,18 @@ UNIT, SCALED = STEPS = ("1", "1/L")
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """All cells are trained, but depth-scaled steps only with whole residuals."""
+    """Values of each axis. Depth-scaled steps are only combined with residual 1."""
 
     residuals: tuple[float, ...] = RESIDUALS
     norms: tuple[str, ...] = NORMS
-    steps: tuple[str, ...] = STEPS  # lengths of the steps in depth
+    steps: tuple[str, ...] = STEPS  # step sizes over depth
     depths: tuple[int, ...] = (4, 12)
     learning_rates: tuple[float, ...] = (1e-3, 1e-2)
     num_seeds: int = 2
 
     @property
     def cells(self) -> "list[Cell]":
-        """Those of one program stand together."""
+        """All cells; those that share a compiled program are adjacent."""
         axes = (self.residuals, self.norms, self.steps, self.depths)
         axes = (*axes, self.learning_rates, range(self.num_seeds))
         cells = itertools.starmap(Cell, itertools.product(*axes))
@@ -41,6 +41,8 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
+    """One run of the grid."""
+
     residual: float
     norm: str
     step: str
@@ -50,6 +52,7 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """The stem of the run's file name."""
         step = "unit" if self.step == UNIT else "scaled"
         return (
             f"residual={self.residual:g},norm={self.norm},step={step},"
@@ -59,18 +62,21 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Of every cell. Neither clips gradients, nor decays rates: nothing else helps."""
+    """Training settings of all cells.
+
+    There is no gradient clipping and no learning-rate decay, which might stabilise too.
+    """
 
     num_steps: int = 150
     batch_size: int = 8
-    length: int = 64  # of what is read of each row
+    length: int = 64  # sequence length; rows of the dataset are truncated to it
     d_model: int = 64
     num_heads: int = 4
     warmup_fraction: float = 0.1
 
 
 def config_of(cell: Cell, training: Training, dataset: Dataset) -> Config:
-    """A plain transformer, in float32."""
+    """Return the config of a cell: a plain transformer in float32."""
     t = training
     length = min(t.length, dataset.seq_len)
     model = ModelConfig(
@@ -102,17 +108,17 @@ def config_of(cell: Cell, training: Training, dataset: Dataset) -> Config:
 
 
 def numbers(flag: str, given: list[str], kind: type) -> tuple:
-    """What a flag lists: numbers above 0, or 0 for residuals, each once.
+    """Parse a flag that lists distinct positive numbers; residuals may be 0.
 
     Raises:
-      UserError: for anything else.
+      UserError: If the values are anything else.
     """
     try:
         found = tuple(map(kind, given))
     except ValueError:
         found = ()
-    least_fits = all(x >= 0 if flag == "residuals" else x > 0 for x in found)
-    if not found or not least_fits or len(set(found)) < len(found):
+    in_range = all(x >= 0 if flag == "residuals" else x > 0 for x in found)
+    if not found or not in_range or len(set(found)) < len(found):
         raise UserError(
             f"--{flag}={','.join(given)}: expected different numbers, separated by"
             " commas"
@@ -121,7 +127,7 @@ def numbers(flag: str, given: list[str], kind: type) -> tuple:
 
 
 def members(flag: str, given: list[str], known: tuple[str, ...]) -> tuple:
-    """The same of names. Raises UserError for one that is not known, or comes twice."""
+    """Parse a flag that lists distinct names; raise UserError for unknown ones."""
     if not given or set(given) - set(known) or len(set(given)) < len(given):
         raise UserError(
             f"--{flag}={','.join(given)}: expected some of {', '.join(known)},"

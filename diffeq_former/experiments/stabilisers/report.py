@@ -1,4 +1,4 @@
-"""Tables and pictures of all runs of the study."""
+"""Tables and plots of all runs of the study."""
 
 import itertools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from diffeq_former.experiments.stabilisers.grid import UNIT
 from diffeq_former.experiments.stabilisers.verdict import spread
 
 _GROUP = ("residual", "norm", "step", "depth")
-# Of each figure of a group's runs: how it is read.
+# The columns of the table, as functions of a run.
 _COLUMNS: dict[str, Callable[[dict], float | None]] = {
     "final loss": lambda r: r["final_loss"],
     "best loss": lambda r: r["best_loss"],
@@ -29,7 +29,7 @@ _COLUMNS: dict[str, Callable[[dict], float | None]] = {
 
 
 def verdicts(runs: list[dict]) -> list[dict]:
-    """A row for each claim that these runs have pairs for."""
+    """Return a row for each claim for which the runs contain pairs."""
     norms, residuals = ([*dict.fromkeys(r[a] for r in runs)] for a in _GROUP[1::-1])
     rows = [verdict.drift_verdict(runs, norm) for norm in norms]
     rows += [verdict.explosion_verdict(runs, residual) for residual in residuals]
@@ -38,7 +38,7 @@ def verdicts(runs: list[dict]) -> list[dict]:
 
 
 def write(folder: Path, runs: list[dict], rows: list[dict]) -> None:
-    """stabilisers.json, table.md, four pictures, index.html."""
+    """Write stabilisers.json, table.md, four plots and index.html."""
     table = _table(runs)
     rules = [verdict.DRIFT_RULE, verdict.EXPLOSION_RULE, verdict.SCALING_RULE]
     numbers = {"verdicts": rows, "rules": rules, "table": table, "runs": runs}
@@ -56,16 +56,17 @@ def write(folder: Path, runs: list[dict], rows: list[dict]) -> None:
         *map(pages.paragraph, rules),
         pages.section("Runs", pages.table(table) + pages.paragraph(_LEGEND)),
         *shown,
-        f"<p>Numbers: {', '.join(files)}</p>",
+        f"<p>Values: {', '.join(files)}</p>",
     ]
     page = pages.page("Stabilisers", "\n".join(body))
     (folder / "index.html").write_text(page, encoding="utf-8")
 
 
 _LEGEND = (
-    "Cells are the median [lowest, highest] over learning rates and seeds, of runs in"
-    " which the figure exists. Losses in nats a token, of training text. States,"
-    " gradients and exponents are of held-out text, after training, if not 'before'."
+    "Cells show the median [lowest, highest] over learning rates and seeds, of the runs"
+    " that have a value. Losses are training losses in nats per token. States,"
+    " gradients and exponents are those of held-out text after training, unless"
+    " 'before' is stated."
 )
 
 
@@ -75,12 +76,12 @@ def _table(runs: list[dict]) -> list[dict]:
         row = dict(zip(_GROUP, key, strict=True)) | {"runs": len(of_key)}
         row["diverged"] = sum(run["diverged_at"] is not None for run in of_key)
         for name, read in _COLUMNS.items():
-            row[name] = _in_words(spread(map(read, of_key)))
+            row[name] = _formatted(spread(map(read, of_key)))
         rows.append(row)
     return rows
 
 
-def _in_words(s: dict) -> str:
+def _formatted(s: dict) -> str:
     if s["median"] is None:
         return "-"
     return f"{s['median']:.3g} [{s['low']:.3g}, {s['high']:.3g}]"
@@ -105,7 +106,7 @@ def _ratio(look: dict) -> float | None:
 
 
 def _groups(runs: list[dict], axes: tuple[str, ...]) -> dict[tuple, list[dict]]:
-    """In the order in which they were run."""
+    """Group the runs by their values of these axes, in the order of the runs."""
     groups = {}
     for run in runs:
         groups.setdefault(tuple(run[axis] for axis in axes), []).append(run)
@@ -113,7 +114,7 @@ def _groups(runs: list[dict], axes: tuple[str, ...]) -> dict[tuple, list[dict]]:
 
 
 def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
-    """A panel for each norm (down), and each residual connection and step (across)."""
+    """Draw a panel per norm (rows) and per residual connection and step (columns)."""
     by_panel = _groups(runs, ("norm", "residual", "step"))
     down = list(dict.fromkeys(key[0] for key in by_panel))
     across = list(dict.fromkeys(key[1:] for key in by_panel))
@@ -137,7 +138,7 @@ def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
 
 
 def _draw_losses(path: Path, runs: list[dict]) -> None:
-    """Medians over seeds; what is far above the first loss is out of the picture."""
+    """Plot medians over seeds; losses far above the initial one are cut off."""
     top = 1.3 * float(np.median([run["curves"]["loss"][0] for run in runs]))
 
     def draw(axes, found):
@@ -164,29 +165,29 @@ def _draw_gradients(path: Path, runs: list[dict]) -> None:
                 _plot_over_depth(
                     axes, key["depth"], norms, style, color=colour, label=label
                 )
-        axes.set(xlabel="share of depth", ylabel="|d loss / d state|", yscale="log")
+        axes.set(xlabel="fraction of depth", ylabel="|d loss / d state|", yscale="log")
 
     _panels(path, runs, draw)
 
 
 _DRIFT = {
     "cka_input": "CKA with the input",
-    "cka_step": "CKA with the state before",
+    "cka_step": "CKA with the previous state",
     "cosine_input": "cosine to the input",
-    "cosine_step": "cosine to the state before",
+    "cosine_step": "cosine to the previous state",
     "effective_rank": "effective rank of the states",
 }
 
 
 def _draw_drift(path: Path, runs: list[dict]) -> None:
-    """At the end of training, of the deepest models in whole steps."""
+    """Plot the drift of the deepest models with unit steps, at the end of training."""
     deepest = max(run["depth"] for run in runs)
     found = [r for r in runs if r["step"] == UNIT and r["depth"] == deepest]
     norms = list(dict.fromkeys(run["norm"] for run in found))
     shape = {"nrows": len(_DRIFT), "ncols": max(1, len(norms)), "squeeze": False}
     size = (3.4 * shape["ncols"] + 1, 2.4 * len(_DRIFT))
     with plotting.drawn(path, size, sharex=True, sharey="row", **shape) as grid:
-        for (i, (name, words)), (j, norm) in itertools.product(
+        for (i, (name, label_y)), (j, norm) in itertools.product(
             enumerate(_DRIFT.items()), enumerate(norms)
         ):
             axes, of_norm = grid[i, j], [r for r in found if r["norm"] == norm]
@@ -196,37 +197,38 @@ def _draw_drift(path: Path, runs: list[dict]) -> None:
                 _plot_over_depth(
                     axes, deepest, values, style, color="black", label=label
                 )
-            axes.set(ylabel=words if j == 0 else "")
+            axes.set(ylabel=label_y if j == 0 else "")
             axes.grid(alpha=0.3)
             if i == 0:
                 axes.set_title(f"norm {norm}, {deepest} layers", fontsize=9)
                 axes.legend(fontsize=7)
             if i == len(_DRIFT) - 1:
-                axes.set_xlabel("share of depth")
+                axes.set_xlabel("fraction of depth")
 
 
 def _plot_over_depth(axes, depth: int, values: list, style: str, **options) -> None:
-    """The median of those that are finite, in the band of their range."""
+    """Plot the median and the range of those values that are finite."""
     values = np.array([v for v in values if np.isfinite(v).all()], float)
     if not len(values):
         return
-    share = np.linspace(0, 1, depth + 1)[-values.shape[1] :]  # of steps, their ends
+    # Values per step are plotted at its end.
+    share = np.linspace(0, 1, depth + 1)[-values.shape[1] :]
     axes.plot(share, np.median(values, 0), style, ms=4, lw=0.8, **options)
     axes.fill_between(share, values.min(0), values.max(0), color="0.5", alpha=0.2)
 
 
 def _draw_exponents(path: Path, runs: list[dict]) -> None:
-    """Of each model a bar from the lowest to the highest run, before and after."""
+    """Plot the range and median of each model's runs, before and after training."""
     groups = _groups(runs, _GROUP)
     with plotting.drawn(path, (7, 1 + 0.3 * len(groups))) as axes:
         for when, marker, shift in (("start", "ko", 0.12), ("end", "ks", -0.12)):
             filled = {"mfc": "white"} if when == "start" else {}
-            for place, found in enumerate(groups.values()):
+            for index, found in enumerate(groups.values()):
                 s = spread(run[when]["lyapunov"] for run in found)
                 if s["count"]:
-                    y = -place + shift
+                    y = -index + shift
                     axes.plot([s["low"], s["high"]], [y, y], "-", color="0.6")
-                    label = f"{when} of training" if place == 0 else None
+                    label = f"{when} of training" if index == 0 else None
                     axes.plot(s["median"], y, marker, ms=4, label=label, **filled)
         labels = [f"residual {r:g}, {n}, step {s}, {d} layers" for r, n, s, d in groups]
         axes.set_yticks(range(0, -len(groups), -1), labels, fontsize=7)
@@ -237,7 +239,7 @@ def _draw_exponents(path: Path, runs: list[dict]) -> None:
 
 
 def _styles(runs: list[dict], axes: tuple[str, ...]):
-    """Each value of these axes, and its style."""
+    """Assign a line style to each combination of values of these axes."""
     keys = sorted(_groups(runs, axes))
     return [
         (dict(zip(axes, key, strict=True)), style)

@@ -1,6 +1,6 @@
-"""Trains a cell of the study, and measures it at both ends of training.
+"""Trains one run of the study, and measures the model before and after training.
 
-B batch, L length, D model, T grid steps.
+B batch, L sequence length, D model width, T grid steps.
 """
 
 import contextlib
@@ -21,24 +21,24 @@ from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.training import state as states
 from diffeq_former.training.step import step_function
 
-MEAN_OF = 10  # steps whose mean is a loss
-SPIKE = 1.0  # nats above the lowest such mean until then
-PERTURBED = 16  # tokens of the first row, whose exponent is measured
+MEAN_OF = 10  # steps over which losses are averaged
+SPIKE = 1.0  # nats by which a spike exceeds the lowest average so far
+PERTURBED = 16  # leading tokens of the first sequence, whose exponent is measured
 
 
 def run(config: Config, dataset: Dataset, mesh: Mesh) -> dict:
-    """The record of one run, of JSON's kinds and arrays."""
+    """Train one run and return its record, of JSON types and arrays."""
     create, step = _programs(_shared(config), mesh)
     state = create(np.uint32(config.seed))
-    look = functools.partial(_look, config, _held_out(config, dataset))
-    start, curves = look(state.params), {"loss": [], "grad_norm": []}
+    measure = functools.partial(_measure, config, _held_out(config, dataset))
+    start, curves = measure(state.params), {"loss": [], "grad_norm": []}
     batches = train_batches(
         dataset, batch_size=config.training.batch_size, seed=config.seed
     )
     with contextlib.closing(batches):
         for batch in itertools.islice(batches, config.training.num_steps):
             rate = np.float32(config.optimizer.learning_rate)
-            state, metrics = step(state, _cut(config, batch), rate)
+            state, metrics = step(state, _truncate(config, batch), rate)
             for name, values in curves.items():
                 values.append(float(metrics[name]))
             if metrics["skipped_steps"]:
@@ -50,23 +50,26 @@ def run(config: Config, dataset: Dataset, mesh: Mesh) -> dict:
         "largest_grad_norm": float(np.max(curves["grad_norm"])),
         "diverged_at": divergence(losses, np.array(curves["grad_norm"])),
         "start": start,
-        "end": look(state.params),
+        "end": measure(state.params),
         "curves": curves,
     }
 
 
 def means(losses: np.ndarray) -> np.ndarray:
-    """Of each `MEAN_OF` steps in a row; of all, if they are fewer; infinite for NaN."""
+    """Average the losses over windows of `MEAN_OF` steps, or all if there are fewer.
+
+    Windows with values that are not finite are infinite.
+    """
     width = min(MEAN_OF, len(losses))
     losses = np.where(np.isfinite(losses), losses, np.inf)
     return np.lib.stride_tricks.sliding_window_view(losses, width).mean(-1)
 
 
 def divergence(losses: np.ndarray, grad_norms: np.ndarray) -> int | None:
-    """The first step, from 1, with a spike, or anything that is not finite.
+    """Return the first step, counted from 1, at which training diverges, or None.
 
-    A spike is a loss that is `SPIKE` above the lowest mean of `MEAN_OF` steps in a row
-    before it.
+    It diverges at a loss or gradient norm that is not finite, or at a spike: a loss
+    more than `SPIKE` above the lowest average of `MEAN_OF` consecutive earlier steps.
     """
     bad = ~np.isfinite(losses + grad_norms)
     lowest = np.minimum.accumulate(means(losses))
@@ -76,14 +79,17 @@ def divergence(losses: np.ndarray, grad_norms: np.ndarray) -> int | None:
 
 
 def _shared(config: Config) -> Config:
-    """The same for all cells of one program."""
+    """Return the config that is equal for all cells with the same program."""
     optimizer = dataclasses.replace(config.optimizer, learning_rate=1.0)
     return dataclasses.replace(config, seed=0, optimizer=optimizer)
 
 
-@functools.lru_cache(maxsize=1)  # cells of one program stand together
+@functools.lru_cache(maxsize=1)  # cells with the same program are adjacent
 def _programs(config: Config, mesh: Mesh):
-    """The project's own first state and step, with seed and rate as arguments."""
+    """Return functions that create the initial state and take a training step.
+
+    Seed and learning rate are arguments, so that cells share compiled programs.
+    """
 
     @functools.partial(jax.jit, compiler_options=states.QUICK_COMPILATION)
     def create(seed):
@@ -99,17 +105,17 @@ def _programs(config: Config, mesh: Mesh):
     return create, on_mesh(mesh, step)
 
 
-def _cut(config: Config, batch: dict) -> dict:
+def _truncate(config: Config, batch: dict) -> dict:
     return {name: x_BL[:, : config.model.max_len] for name, x_BL in batch.items()}
 
 
 def _held_out(config: Config, dataset: Dataset) -> dict:
     batches = validation_batches(dataset, batch_size=config.training.batch_size)
-    return _cut(config, next(iter(batches)))
+    return _truncate(config, next(iter(batches)))
 
 
-def _look(config: Config, batch: dict, params: dict) -> dict:
-    """Loss, drift, gradients by depth and the largest exponent, of held-out text."""
+def _measure(config: Config, batch: dict, params: dict) -> dict:
+    """Measure loss, drift, gradients and the largest exponent on held-out text."""
     c = config.model
     ends = ends_of(params)
     table = _table(c, params)

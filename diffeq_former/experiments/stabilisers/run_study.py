@@ -1,4 +1,4 @@
-"""Trains what is missing of a grid, then reports."""
+"""Trains the missing runs of a grid, then writes the report."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ SETTINGS, RUNS, REPORT = "study.json", "runs", "report"
 
 
 def complete(output: Path, data: str, grid: Grid, training: Training) -> list[dict]:
-    """See study.py."""
+    """Run the study; see `study.stabilisers`."""
     dataset = datasets.load(data)
     if (output / REPORT).exists():
         raise UserError(f"{output / REPORT} exists: remove it or name another --output")
@@ -36,7 +36,7 @@ def complete(output: Path, data: str, grid: Grid, training: Training) -> list[di
 
 
 def _begin(output: Path, dataset, training: Training) -> None:
-    """Writes what is the same for all runs, or checks that it is that."""
+    """Write the settings shared by all runs, or check that they are unchanged."""
     settings = dataclasses.asdict(training) | {
         "seq_len": dataset.seq_len,
         "source": dataset.source,
@@ -59,7 +59,7 @@ def _begin(output: Path, dataset, training: Training) -> None:
 
 
 def _train(folder: Path, configs: dict, dataset) -> list[dict]:
-    """Of each cell what was measured, now or before."""
+    """Return the records of all cells, and train those without a file."""
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     runs = []
     for number, (cell, config) in enumerate(configs.items(), 1):
@@ -68,8 +68,8 @@ def _train(folder: Path, configs: dict, dataset) -> list[dict]:
         if is_new:
             _write(path, dataclasses.asdict(cell) | run.run(config, dataset, mesh))
         runs.append(_read(path))
-        done = f"{time.monotonic() - start:.1f} s" if is_new else "done before"
-        _say(f"{number}/{len(configs)} {cell.name}: {_outcome(runs[-1])}, {done}")
+        done = f"{time.monotonic() - start:.1f} s" if is_new else "already done"
+        _log(f"{number}/{len(configs)} {cell.name}: {_outcome(runs[-1])}, {done}")
     return runs
 
 
@@ -78,12 +78,12 @@ def _outcome(run: dict) -> str:
     return f"loss {run['final_loss']:.3f}" + (f", diverged at step {at}" if at else "")
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def _write(path: Path, values: dict) -> None:
-    """Whole or not at all. What is not finite is kept as such."""
+    """Write JSON atomically; non-finite floats are kept."""
     text = json.dumps(values, default=lambda array: np.asarray(array).tolist())
     with whole_file(path) as partial:
         partial.write_text(text + "\n", encoding="utf-8")

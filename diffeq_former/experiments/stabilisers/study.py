@@ -1,4 +1,4 @@
-"""The study of stabilisers, as a kind of tools/analyze.py: its options, checked."""
+"""The study of stabilisers as a kind of tools/analyze.py: parses its options."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ def stabilisers(
     num_seeds: int | None = None,
     num_steps: int | None = None,
 ) -> list[dict]:
-    """Writes runs/NAME.json for each run that is not there, and report/.
+    """Train all runs that have no runs/NAME.json yet, and write report/.
 
     Returns:
-      a row for each claim.
+      A row for each claim.
 
     Raises:
-      UserError: for options that make no grid, an output that is no study or another
-        one, or has its report.
+      UserError: If an option is invalid, or if `output` is no study, a study with other
+        settings, or already has a report.
     """
     from diffeq_former.experiments.stabilisers import grid as grids
     from diffeq_former.experiments.stabilisers.grid import Grid, Training

@@ -1,7 +1,7 @@
-"""What the runs say of the paper's claims (arXiv 2408.09523), by rules that are here.
+"""Verdicts on claims of arXiv 2408.09523, by the rules stated here.
 
-A run is a dict: its cell's axes, and what run.py measured. Two runs are a pair if their
-cells differ only in what the claim is about.
+A run is a dict with the axes of its cell and the record of run.py. Two runs are a pair
+if their cells differ only in the axes that the claim is about.
 """
 
 import math
@@ -15,23 +15,23 @@ DRIFT_RULE = (
     " depth, of held-out text, at the end of training (1 if all tokens' states are the"
     " same). 'No residual -> drift' is supported if in at least 3/4 of the pairs the"
     " run without a residual connection drifts more, contradicted if in at most 1/4 it"
-    " does, and undecided between. Runs whose states are not finite have no drift, and"
-    " are left out."
+    " does, and undecided otherwise. Runs whose states are not finite have no drift and"
+    " are omitted."
 )
 EXPLOSION_RULE = (
     "A run diverges at the first step whose loss or gradient is not finite, or whose"
-    " loss is more than 1 nat above the lowest mean of 10 steps in a row until then."
+    " loss is more than 1 nat above the lowest mean of 10 consecutive earlier steps."
     " Training explodes more in the run without norms if it diverges and the other does"
     " not, or, where both or none do, if its largest gradient norm is more than 10"
-    " times the other's. 'No norm -> explosive training' is contradicted if that is so"
-    " in no more pairs than the reverse, else supported if in at least half of the"
-    " pairs, and undecided between."
+    " times the other's. 'No norm -> explosive training' is contradicted if this holds"
+    " in no more pairs than the reverse, else supported if it holds in at least half of"
+    " the pairs, and undecided otherwise."
 )
 SCALING_RULE = (
-    "Runs without norms in steps of 1/L, against runs with pre-norm in steps of 1."
-    " Depth-scaled steps replace norms if no more of them diverge and the median"
+    "Runs without norms in steps of 1/L are compared to runs with pre-norm in steps of"
+    " 1. Depth-scaled steps replace norms if no more of them diverge and the median"
     " difference of their final losses is at most 0.1 nats; they do not if more diverge"
-    " or the median is above 0.5 nats; in part between."
+    " or the median is above 0.5 nats; otherwise they do so in part."
 )
 _TIMES_LARGER = 10
 _ALIKE, _FAR = 0.1, 0.5  # nats
@@ -39,11 +39,12 @@ SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 
 
 def drift(run: dict) -> float:
+    """Return the drift of the trained model, see `DRIFT_RULE`."""
     return 1 - run["end"]["cka_input"][-1]
 
 
 def spread(values: Iterable[float | None]) -> dict:
-    """Median and range of what is known and finite, and of how many."""
+    """Return median, range and count of the values that are known and finite."""
     known = [x for x in values if x is not None and math.isfinite(x)]
     if not known:
         return {"median": None, "low": None, "high": None, "count": 0}
@@ -52,7 +53,7 @@ def spread(values: Iterable[float | None]) -> dict:
 
 
 def drift_verdict(runs: list[dict], norm: str) -> dict | None:
-    """Of residual 0 against 1, with this norm; None without pairs."""
+    """Compare residual 0 with 1 for this norm; None without pairs."""
     pairs = _pairs(
         runs,
         {"residual": 0.0, "norm": norm, "step": UNIT},
@@ -76,7 +77,7 @@ def drift_verdict(runs: list[dict], norm: str) -> dict | None:
 
 
 def explosion_verdict(runs: list[dict], residual: float) -> dict | None:
-    """Of norm none against pre, with this residual; None without pairs."""
+    """Compare no norm with pre-norm for this residual; None without pairs."""
     fixed = {"residual": residual, "step": UNIT}
     pairs = _pairs(runs, fixed | {"norm": "none"}, fixed | {"norm": "pre"})
     if not pairs:
@@ -102,7 +103,7 @@ def explosion_verdict(runs: list[dict], residual: float) -> dict | None:
 
 
 def scaling_verdict(runs: list[dict]) -> dict | None:
-    """Of steps of 1/L without norms against pre-norm; None without pairs."""
+    """Compare steps of 1/L without norms to pre-norm; None without pairs."""
     pairs = _pairs(
         runs,
         {"residual": 1.0, "norm": "none", "step": SCALED},
@@ -149,7 +150,7 @@ _AXES = ("residual", "norm", "step", "depth", "learning_rate", "seed")
 
 
 def _pairs(runs: list[dict], of_one: dict, of_other: dict) -> list[tuple[dict, dict]]:
-    """Runs of these axes, and equal in all others."""
+    """Return pairs of runs with these values, which agree in all other axes."""
     rest = [axis for axis in _AXES if axis not in of_one]
 
     def chosen(axes: dict, key: Callable) -> dict:

@@ -1,13 +1,13 @@
 """Checkpoints of a run: the latest few, and the few of lowest validation loss.
 
-A checkpoint holds the whole TrainState. Nothing else changes during a run: which batch
-comes next and all random keys are functions of (config.seed, state.step), and the
-config, the tokenizer and `dataset.json` lie in the run directory. Parameters and the
-rest are two items, so that tools read the first alone.
+A checkpoint holds the whole TrainState. Nothing else changes during a run: the next
+batch and all random keys are functions of the seed and the state's counters, and the
+config, the tokenizer and `dataset.json` are stored in the run directory. Parameters and
+the rest are separate items, so that tools can read the parameters alone.
 
 Saving is asynchronous and atomic. Orbax writes a folder STEP.partial; when it is
 complete and has its checksums it is renamed to STEP, and only then are old checkpoints
-removed. So a checkpoint that does not fit its checksums, or has none, is damaged.
+removed. So a checkpoint that does not match its checksums, or has none, is damaged.
 """
 
 import contextlib
@@ -32,14 +32,20 @@ PARAMS, REST, METRICS = "params", "training", "metrics"
 LOSS = "validation_loss"
 PARTIAL = ".partial"
 NAMED_AT_MOST = 6
-# Orbax measures it with the wall clock, which may jump: so not as little as it takes.
+# A generous timeout: Orbax measures it with the wall clock, which may jump.
 SECONDS_TO_SAVE = 24 * 60 * 60
 
 _NOTHING_SAVED = -1
 
 
 class Checkpoints:
-    """The checkpoints in a directory, which is made. For one writer at a time."""
+    """The checkpoints in a directory, which is created; for one writer at a time.
+
+    Args:
+      directory: The directory of the checkpoints.
+      keep_latest: How many of the latest checkpoints to retain.
+      keep_best: How many checkpoints of lowest validation loss to retain.
+    """
 
     def __init__(self, directory: Path, keep_latest: int, keep_best: int):
         self._directory = directory.absolute()
@@ -60,7 +66,7 @@ class Checkpoints:
     def save(
         self, step: int, state: TrainState, validation_loss: float | None = None
     ) -> None:
-        """Starts to save; what the last save ran into is raised here or by `wait`."""
+        """Start to save; errors are raised by the next call of `save` or `wait`."""
         self.wait()
         rest = serialization.to_state_dict(state)
         items = {PARAMS: rest.pop("params"), REST: rest}
@@ -75,13 +81,13 @@ class Checkpoints:
         self._saving = self._worker.submit(self._finish, step)
 
     def wait(self) -> None:
-        """Until the last save is complete."""
+        """Wait until the last save is complete, and raise its error if it failed."""
         if self._saving is not None:
             saving, self._saving = self._saving, None
             saving.result()
 
     def remove_after(self, step: int) -> None:
-        """Removes what a run that goes back to this step will save again."""
+        """Remove later checkpoints, which a rolled-back run will save again."""
         self.wait()
         if is_primary():
             for later in saved_steps(self._directory):
@@ -89,6 +95,7 @@ class Checkpoints:
                     self._remove(later)
 
     def close(self) -> None:
+        """Wait for the last save and release the threads."""
         try:
             self.wait()
         finally:
@@ -96,7 +103,7 @@ class Checkpoints:
             self._checkpointer.close()
 
     def _finish(self, step: int) -> None:
-        """What follows when Orbax has written everything, in all processes."""
+        """Complete a checkpoint once Orbax has written it in all processes."""
         self._checkpointer.wait_until_finished()
         if is_primary():
             checksums.write(self._path(step, PARTIAL))
@@ -109,7 +116,11 @@ class Checkpoints:
         shutil.rmtree(self._path(step, PARTIAL))
 
     def _unwanted(self) -> set[int]:
-        """The steps neither latest nor best, nor without a finite validation loss."""
+        """Return the steps of checkpoints to remove: those neither latest nor best.
+
+        Only checkpoints with a finite validation loss are compared. Those whose metrics
+        cannot be read are retained.
+        """
         losses = {}
         for step in saved_steps(self._directory):
             with contextlib.suppress(OSError, ValueError):
@@ -124,7 +135,7 @@ class Checkpoints:
 
 
 def saved_steps(directory: Path) -> list[int]:
-    """The steps of the checkpoints, in order."""
+    """Return the steps of the checkpoints, in ascending order."""
     paths = directory.iterdir() if directory.is_dir() else ()
     return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
@@ -132,15 +143,20 @@ def saved_steps(directory: Path) -> list[int]:
 def restore_latest(
     directory: Path, abstract_state: TrainState, before: int | None = None
 ) -> tuple[TrainState, float | None, list[Damaged]] | None:
-    """The latest undamaged state, placed as `abstract_state` says.
+    """Restore the latest checkpoint that is not damaged.
 
-    With its validation loss, and the damaged checkpoints after it, which stay where
-    they are. None if nothing was saved yet. If a step is named, the latest before it,
-    if there is any.
+    Args:
+      directory: The directory of the checkpoints.
+      abstract_state: The shapes, dtypes and shardings of the state.
+      before: If given, consider only checkpoints before this step, if there are any.
+
+    Returns:
+      The state; its validation loss, if it was evaluated; and the later, damaged
+      checkpoints, which are not moved. None if nothing was saved yet.
 
     Raises:
-      UserError: if all are damaged, or naming each array that is missing, unexpected or
-        misshapen.
+      UserError: If all checkpoints are damaged, or arrays are missing, unexpected or
+        have other shapes; the message names them.
     """
     step, damaged = together(lambda: _choose_latest(directory, before))
     step = of_primary(step)
@@ -156,7 +172,7 @@ def restore_latest(
 
 
 def _choose_latest(directory: Path, before: int | None) -> tuple[int, list[Damaged]]:
-    """Which step to go on from: the first process looks, with the others waiting."""
+    """Choose the step to resume from, in process 0; others return a placeholder."""
     steps = saved_steps(directory)
     if before is not None:
         steps = [step for step in steps if step < before] or steps
@@ -165,8 +181,8 @@ def _choose_latest(directory: Path, before: int | None) -> tuple[int, list[Damag
     step, damaged = choose(directory, steps)
     if step is None:
         raise UserError(
-            f"{_listed(damaged)}: none is left to go on from; use another --workdir, or"
-            f" remove {directory} to start again"
+            f"{_listed(damaged)}: no checkpoint is left to resume from; use another"
+            f" --workdir, or remove {directory} to start again"
         )
     return step, damaged
 
@@ -174,16 +190,19 @@ def _choose_latest(directory: Path, before: int | None) -> tuple[int, list[Damag
 def load_params(
     directory: Path, step: int | None, abstract_params: dict
 ) -> tuple[dict, int, list[Damaged]]:
-    """Parameters, their step, and, in the first process, the damaged ones after it.
+    """Restore the parameters of a checkpoint.
 
     Args:
-      directory: That of the checkpoints.
-      step: Which one; None: the latest whose parameters are not damaged.
-      abstract_params: Shapes, types and shardings.
+      directory: The directory of the checkpoints.
+      step: The step; None: the latest whose parameters are not damaged.
+      abstract_params: The shapes, dtypes and shardings of the parameters.
+
+    Returns:
+      The parameters; their step; and, in process 0, the later, damaged checkpoints.
 
     Raises:
-      UserError: if there is no such checkpoint, it is damaged, or its parameters are
-        others.
+      UserError: If there is no such checkpoint, it is damaged, or its parameters differ
+        from the expected ones.
     """
     step, damaged = together(lambda: _choose_params(directory, step))
     step = of_primary(step)
@@ -192,9 +211,9 @@ def load_params(
 
 
 def _choose_params(directory: Path, step: int | None) -> tuple[int, list[Damaged]]:
-    """Which parameters to load: the first process looks, with the others waiting.
+    """Choose the step to load, in process 0; others return a placeholder.
 
-    A run that goes on meanwhile may have saved more when another looks.
+    Only one process looks, as a concurrent run may save or remove checkpoints.
     """
     if not is_primary():
         return _NOTHING_SAVED, []
@@ -203,7 +222,7 @@ def _choose_params(directory: Path, step: int | None) -> tuple[int, list[Damaged
         raise UserError(f"{directory} holds no checkpoint yet: train first")
     if step not in (None, *steps):
         saved = ", ".join(map(str, steps))
-        raise UserError(f"{directory} holds no step {step}, but steps {saved}")
+        raise UserError(f"{directory} has no step {step}, but steps {saved}")
     wanted = steps if step is None else [step]
     step, damaged = choose(directory, wanted, f"{PARAMS}/")
     if step is None:
@@ -221,11 +240,12 @@ def _handler() -> ocp.StandardCheckpointHandler:
 
 
 def _not_by_orbax(record: logging.LogRecord) -> bool:
-    """Drops its tracebacks of errors that it raises as well, and its advice."""
+    """Filter out Orbax's log records: advice, and tracebacks of errors it raises."""
     return "orbax" not in record.pathname
 
 
 def _restore(path: Path, expected: dict[str, dict]) -> dict[str, dict]:
+    """Restore the items of a checkpoint after checking the shapes of their arrays."""
     handler = _handler()
     folders = {name: path.absolute() / name for name in expected}
     with _readable(path):
@@ -240,6 +260,7 @@ def _restore(path: Path, expected: dict[str, dict]) -> dict[str, dict]:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
+    """Translate errors in reading a checkpoint with valid checksums into UserError."""
     try:
         yield
     except (OSError, ValueError, KeyError, AttributeError) as error:
@@ -251,7 +272,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _described(tree: dict) -> dict[str, str]:
-    """Name and description, as float32[2, 3], of each array."""
+    """Return a description such as `float32[2, 3]` of each array, by name."""
     flat = traverse_util.flatten_dict(tree, sep="/")
     return {name: f"{x.dtype}{list(x.shape)}" for name, x in flat.items()}
 

@@ -1,4 +1,4 @@
-"""Checksums of the files in a folder, and what is wrong with a folder that has them."""
+"""Checksums of the files in a folder: write them, and verify files against them."""
 
 import hashlib
 import json
@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NAME = "CHECKSUMS.json"
-NUM_THREADS = 8  # reading and hashing run beside each other in Python's threads
+NUM_THREADS = 8  # reading and hashing release Python's global lock
 
 
 def write(folder: Path) -> None:
-    """Writes down the size in bytes and the SHA-256 of every file in the folder."""
+    """Record the size in bytes and the SHA-256 of every file in the folder."""
     names = sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -23,9 +23,13 @@ def write(folder: Path) -> None:
 
 
 def damages(folder: Path, part: str = "") -> list[str]:
-    """What is wrong with the files whose names start with `part`: "x is truncated".
+    """Return descriptions of damaged files, such as "x is truncated".
 
-    Files that `write` did not see do not matter.
+    Files that were added after `write` are ignored.
+
+    Args:
+      folder: The folder to verify.
+      part: A prefix of names; only files whose names start with it are verified.
     """
     try:
         files = _read(folder / NAME)
@@ -42,9 +46,9 @@ def damages(folder: Path, part: str = "") -> list[str]:
 
 
 def _damage(path: Path, expected: dict) -> str | None:
-    """The size alone tells most damage, without reading the file."""
+    """Return how a file is damaged, or None if it is intact."""
     try:
-        size = path.stat().st_size
+        size = path.stat().st_size  # most damage shows without reading the file
         if size < expected["size"]:
             return "is truncated" if size else "is empty"
         if size == expected["size"] and _describe(path) == expected:
@@ -75,6 +79,6 @@ def _read(path: Path) -> dict[str, dict]:
 
 
 def _text(files: dict[str, dict]) -> str:
-    """With a checksum of itself."""
+    """Return the text of the checksum file, which contains a checksum of itself."""
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     return json.dumps({"sha256": digest, "files": files}, indent=1) + "\n"

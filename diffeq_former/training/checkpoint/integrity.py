@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from when some are damaged, and what becomes of those."""
+"""Checkpoint integrity: choose an undamaged checkpoint, and set damaged ones aside."""
 
 import dataclasses
 import itertools
@@ -10,10 +10,10 @@ from diffeq_former.training.checkpoint import checksums
 
 @dataclasses.dataclass(frozen=True)
 class Damaged:
-    """A checkpoint with files that are not as they were written."""
+    """A checkpoint whose files have changed since they were written."""
 
     path: Path
-    damages: list[str]  # at least one
+    damages: list[str]  # descriptions, at least one
 
     def __str__(self) -> str:
         first, *others = self.damages
@@ -24,10 +24,16 @@ class Damaged:
 def choose(
     directory: Path, steps: Iterable[int], part: str = ""
 ) -> tuple[int | None, list[Damaged]]:
-    """The latest of these steps that is not damaged (None: all are).
+    """Return the latest undamaged checkpoint; earlier ones are not checked.
 
-    With the damaged ones after it, the latest first. Looks at no other, and only at
-    files whose names start with `part`.
+    Args:
+      directory: The directory of the checkpoints.
+      steps: The steps to choose from.
+      part: A prefix of names; only files whose names start with it are checked.
+
+    Returns:
+      The step (None if all are damaged), and the later, damaged checkpoints, the latest
+      first.
     """
     damaged = []
     for step in sorted(steps, reverse=True):
@@ -40,10 +46,13 @@ def choose(
 
 
 def set_aside(damaged: Damaged) -> Path:
-    """Moves it to checkpoints-damaged/, as STEP, STEP.1 and so on; returns where."""
+    """Move a checkpoint to checkpoints-damaged/ and return its new path.
+
+    The new name is STEP, or STEP.1, STEP.2 and so on if that exists.
+    """
     path = damaged.path
     folder = path.parent.with_name(path.parent.name + "-damaged")
     folder.mkdir(exist_ok=True)
     suffixes = itertools.chain([""], (f".{k}" for k in itertools.count(1)))
-    places = (folder / f"{path.name}{suffix}" for suffix in suffixes)
-    return path.rename(next(place for place in places if not place.exists()))
+    targets = (folder / f"{path.name}{suffix}" for suffix in suffixes)
+    return path.rename(next(target for target in targets if not target.exists()))

@@ -3,12 +3,12 @@ import json
 import command_lines
 import pytest
 
-TOOL = "depth_curve.py"
+TOOL = ("plot.py", "depth")
 
 
 def draw(*files, output):
-    flags = [f"--figures={file}" for file in files]
-    return command_lines.run(TOOL, *flags, f"--output={output}")
+    flags = [f"--metrics={file}" for file in files]
+    return command_lines.run(*TOOL, *flags, f"--output={output}")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_writes_the_picture_and_its_numbers(figures, tmp_path):
     points = [json.loads(line) for line in result.stdout.splitlines()]
     assert [p["num_steps"] for p in points] == [4, 8, 6]
     assert [p["excess"] for p in points] == [pytest.approx(0.2), 0, 0]
-    assert [p["figures"] for p in points] == [str(figures[i]) for i in (0, 0, 1)]
+    assert [p["metrics"] for p in points] == [str(figures[i]) for i in (0, 0, 1)]
     assert points[0]["flops_per_token"] == 4e6
     assert (tmp_path / "depth.png").read_bytes().startswith(b"\x89PNG")
 
@@ -48,7 +48,7 @@ def test_a_file_without_figures_is_refused(figures, tmp_path, content):
         other.write_text(content)
     result = draw(figures[0], other, output=tmp_path / "depth.png")
     assert result.returncode == 2 and not (tmp_path / "depth.png").exists()
-    words = f"error: --figures={other}: expected a file with the lines of tools/eval"
+    words = f"error: --metrics={other}: expected a file with the lines of tools/eval"
     assert result.stderr.startswith(words) and result.stderr.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""tools/finetune_study.py as a user runs it, at rates that move nothing."""
+"""tools/experiment.py finetuning as a user runs it, at rates that move nothing."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from prepared import prepare_words, random_texts
 from runs import ROOT
 
-TOOL = "finetune_study.py"
+TOOL = ("experiment.py", "finetuning")
 MODEL = {
     "block": "gpt",
     "solver": "lie_trotter",
@@ -44,7 +44,7 @@ def flags(trained, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.usefixtures("trainings_in_this_process")
 def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
-    result = tool(TOOL, *flags, f"--output={tmp_path}")
+    result = tool(*TOOL, *flags, f"--output={tmp_path}")
     assert result.returncode == 0, result.stderr
     figures = [json.loads(line) for line in result.stdout.splitlines()]
     found = {(f["model"], f["mode"], f["num_layers"]): f["losses"] for f in figures}
@@ -71,7 +71,7 @@ def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
 def test_a_wrong_setting_ends_it_with_the_line_of_the_training(
     tool, trainings_in_this_process, flags, tmp_path
 ):
-    result = tool(TOOL, *flags, f"--output={tmp_path}", "--config.data.path=nowhere")
+    result = tool(*TOOL, *flags, f"--output={tmp_path}", "--config.data.path=nowhere")
     assert result.returncode == 2 and not any(tmp_path.glob("*/config.json"))
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert "nowhere" in result.stderr.splitlines()[-1]

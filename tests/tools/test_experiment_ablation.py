@@ -1,4 +1,4 @@
-"""tools/ablation.py as a user runs it."""
+"""tools/experiment.py ablation as a user runs it."""
 
 import json
 import math
@@ -10,19 +10,19 @@ from cases import mesh_of
 
 from diffeq_former.training import run_directory
 
-TOOL = "ablation.py"
+TOOL = ("experiment.py", "ablation")
 
 
 @pytest.fixture(scope="module")
 def flags(trained):
     """Of the trained run, as only what its step does not depend on is varied."""
-    config = trained.workdir.parent / "config/schema.py"
+    config = trained.workdir.parent / "config.py"
     return [f"--config={config}", "--config.training.sample_every=0"]
 
 
 def test_a_refused_run_ends_the_study_with_its_exit_code(flags, tmp_path):
     given = (*flags, f"--output={tmp_path}", "--vary=training.eval_every=-1,1")
-    result = command_lines.run_process(TOOL, *given)
+    result = command_lines.run_process(*TOOL, *given)
     assert (result.returncode, result.stdout) == (2, "")
     last = result.stderr.splitlines()[-1]
     assert last.startswith("error: config.training.eval_every")
@@ -33,12 +33,12 @@ def test_a_refused_run_ends_the_study_with_its_exit_code(flags, tmp_path):
 def test_a_run_for_each_value(tool, flags, tmp_path):
     """The same command resumes after the runs that are done."""
     given = (*flags, f"--output={tmp_path}")
-    result = tool(TOOL, *given, "--vary=training.eval_every=1,-1")
+    result = tool(*TOOL, *given, "--vary=training.eval_every=1,-1")
     assert (result.returncode, result.stdout) == (2, "")
     first = tmp_path / "training.eval_every=1" / "metrics.jsonl"
     before = first.read_bytes()
     given = (*given, "--vary=training.eval_every=1,3")
-    result = tool(TOOL, *given)
+    result = tool(*TOOL, *given)
     assert result.returncode == 0, result.stderr
     assert first.read_bytes() == before
     lines = [json.loads(line) for line in result.stdout.splitlines()]
@@ -49,7 +49,7 @@ def test_a_run_for_each_value(tool, flags, tmp_path):
         assert_figures(tool, workdir, line)
     assert (tmp_path / "ablation.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figures.jsonl").read_text() == result.stdout
-    again = tool(TOOL, *given)
+    again = tool(*TOOL, *given)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.startswith(f"error: --output={tmp_path}: it is done; name")
 
@@ -73,6 +73,6 @@ def assert_figures(tool, workdir, line):
     "vary", ["model.time_embed=2,3", "model.time_embed_dim=2", "model=2,3", "seed"]
 )
 def test_what_cannot_be_varied(refused, flags, tmp_path, vary):
-    line = refused(TOOL, *flags, f"--vary={vary}", f"--output={tmp_path / 'out'}")
+    line = refused(*TOOL, *flags, f"--vary={vary}", f"--output={tmp_path / 'out'}")
     assert line.startswith(f"--vary={vary}: expected a setting and two or more values")
     assert not (tmp_path / "out").exists()

@@ -3,12 +3,12 @@ import json
 import command_lines
 import pytest
 
-TOOL = "compare_runs.py"
+TOOL = ("plot.py", "losses")
 
 
 def compare(*workdirs, output):
     flags = [f"--workdir={workdir}" for workdir in workdirs]
-    return command_lines.run(TOOL, *flags, f"--output={output}")
+    return command_lines.run(*TOOL, *flags, f"--output={output}")
 
 
 @pytest.fixture
@@ -55,3 +55,16 @@ def test_nothing_is_overwritten(runs, tmp_path):
     result = compare(*runs, output=tmp_path / "curves.png")
     assert result.returncode == 2 and "does not exist yet" in result.stderr
     assert (tmp_path / "curves.png").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["losses", "--metrics=a"], "--metrics: losses does not take it; leave it out"),
+        (["losses"], "losses needs --workdir; see --help"),
+        (["curves"], "expected one of losses, depth, convergence; got 'curves'"),
+    ],
+)
+def test_each_mode_takes_its_own_flags(tmp_path, flags, message):
+    result = command_lines.run("plot.py", *flags, f"--output={tmp_path}/x.png")
+    assert (result.returncode, result.stderr) == (2, f"error: {message}\n")

@@ -1,4 +1,4 @@
-"""tools/convergence.py as a user runs it."""
+"""tools/plot.py convergence as a user runs it."""
 
 import dataclasses
 import json
@@ -8,15 +8,15 @@ import pytest
 from diffeq_former.config import Stabilisers
 from diffeq_former.ode.solvers import SOLVERS
 
-TOOL = "convergence.py"
+TOOL = ("plot.py", "convergence")
 
 
 @pytest.mark.slow
 def test_writes_the_picture_and_its_numbers(tool, trained, tmp_path):
     """A trained model with fast sinusoids: errors shrink, if not by the order."""
     output = tmp_path / "orders.png"
-    flags = ("--num_steps=64,4", "--rows=3", f"--output={output}")
-    result = tool(TOOL, f"--workdir={trained.workdir}", *flags)
+    flags = ("--num_steps=64,4", "--num_sequences=3", f"--output={output}")
+    result = tool(*TOOL, f"--workdir={trained.workdir}", *flags)
     assert result.returncode == 0, result.stderr
     curves = [json.loads(line) for line in result.stdout.splitlines()]
     orders = {curve["solver"]: curve["order"] for curve in curves}
@@ -30,7 +30,7 @@ def test_writes_the_picture_and_its_numbers(tool, trained, tmp_path):
 
 def test_refuses(refused, trained, tmp_path):
     flags = (f"--workdir={trained.workdir}", f"--output={tmp_path / 'orders.png'}")
-    line = refused(TOOL, *flags, "--num_steps=8,0")
+    line = refused(*TOOL, *flags, "--num_steps=8,0")
     assert line.startswith("--num_steps=8,0: expected whole numbers of 1 or more")
     config = trained.run.config
     (tmp_path / "run").mkdir()
@@ -42,5 +42,5 @@ def test_refuses(refused, trained, tmp_path):
         model = dataclasses.replace(config.model, **changes)
         changed = dataclasses.asdict(dataclasses.replace(config, model=model))
         (tmp_path / "run" / "config.json").write_text(json.dumps(changed))
-        assert words in refused(TOOL, *flags)
+        assert words in refused(*TOOL, *flags)
     assert not (tmp_path / "orders.png").exists()

@@ -1,0 +1,204 @@
+"""Plots several runs or files side by side, or how a run's solvers converge.
+
+tools/plot.py losses --workdir=runs/small --workdir=runs/plain --output=docs/small.png
+tools/plot.py depth --metrics=runs/small.jsonl --output=docs/depth.png
+tools/plot.py convergence --workdir=runs/small --output=docs/convergence.png
+
+losses: the validation loss of runs against their steps. A line for each run: workdir,
+steps and losses (nats per token) of its evaluations, the lowest loss, the median tokens
+per second.
+
+depth: perplexity against depth and FLOPs, from what tools/evaluate.py has printed
+(tools/evaluate.py --workdir=runs/small --num_steps=4,6,8,12,16 > runs/small.jsonl). A
+line for each depth: metrics (the file), num_steps, loss (nats per token), perplexity,
+flops_per_token (forward), and by which part the perplexity is above the file's lowest
+(excess).
+
+convergence: how the state at the end of depth approaches that of the flow as steps
+grow. A run's latest checkpoint is integrated by every solver in several numbers of
+steps; errors are relative to the state of rk4 in four times as many as the most. A line
+for each solver: its order on smooth fields, num_steps, errors, and the measured order
+(null: too few errors are small without being rounding). A model with fast sinusoids
+(model.time_scale) shows its orders only in steps that are short against them. The text
+is the first sequences of the validation split; where the mesh of the run does not suit
+the devices, choose another: --config.mesh.data=1 --config.mesh.fsdp=-1.
+
+Each line on stdout is one JSON object. Needs matplotlib: pip install -e '.[plot]'.
+"""
+
+import json
+import statistics
+from itertools import cycle
+from pathlib import Path
+
+from absl import flags
+
+from diffeq_former import cli
+from diffeq_former.analysis import plotting
+from diffeq_former.cli import mesh_flags
+from diffeq_former.errors import UserError
+
+flags.DEFINE_string("output", None, "A new .png file.", required=True)
+flags.DEFINE_multi_string(
+    "workdir", None, "losses, convergence: a run's folder; losses takes several."
+)
+flags.DEFINE_multi_string(
+    "metrics", None, "depth: a file of tools/evaluate.py's lines; one for each run."
+)
+flags.DEFINE_string(
+    "data", None, "convergence: a prepared dataset; else the run's own."
+)
+flags.DEFINE_list(
+    "num_steps", None, "convergence: numbers of steps; else 8,16,32,64,128,256."
+)
+flags.DEFINE_integer(
+    "num_sequences",
+    None,
+    "convergence: sequences of the split, else 2; more where devices share them.",
+    lower_bound=1,
+)
+flags.adopt_module_key_flags(mesh_flags)
+
+
+def losses(output: str, workdir: list[str]) -> None:
+    path = plotting.new_picture(output)
+    curves = [_losses_of(Path(one)) for one in workdir]
+    with plotting.drawn(path) as axes:
+        for curve, style in zip(curves, cycle(plotting.STYLES)):
+            name = Path(curve["workdir"]).name
+            axes.plot(curve["steps"], curve["losses"], style, label=name)
+        axes.set(xlabel="optimizer step", ylabel="validation loss (nats per token)")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    _print(curves)
+
+
+def _losses_of(workdir: Path) -> dict:
+    path = workdir / "metrics.jsonl"
+    if not path.is_file():
+        raise UserError(
+            f"{path} is missing: is --workdir={workdir} the folder of a run?"
+        )
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    evaluated = [line for line in lines if "validation/loss" in line]
+    if not evaluated:
+        raise UserError(f"{path} has no evaluation yet: let the run reach its first")
+    speeds = [x["tokens_per_second"] for x in lines if "tokens_per_second" in x]
+    values = [line["validation/loss"] for line in evaluated]
+    return {
+        "workdir": str(workdir),
+        "steps": [line["step"] for line in evaluated],
+        "losses": values,
+        "lowest_loss": min(values),
+        "tokens_per_second": statistics.median(speeds),
+    }
+
+
+def depth(output: str, metrics: list[str]) -> None:
+    path = plotting.new_picture(output)
+    curves = {name: _by_depth(Path(name)) for name in metrics}
+    with plotting.drawn(path, (9.6, 4), ncols=2, sharey=True) as (left, right):
+        for (name, points), style in zip(curves.items(), cycle(plotting.STYLES)):
+            for axes, x in ((left, "num_steps"), (right, "flops_per_token")):
+                xs, ys = ([p[key] for p in points] for key in (x, "perplexity"))
+                axes.plot(xs, ys, style, label=Path(name).stem)
+        left.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
+        right.set(xlabel="FLOPs per token, forward")
+        for axes in (left, right):
+            axes.grid(alpha=0.3, which="both")
+        left.legend()
+    _print({"metrics": name} | p for name, points in curves.items() for p in points)
+
+
+def _by_depth(path: Path) -> list[dict]:
+    """Return the file's points in the order of their depth."""
+    names = ("num_steps", "loss", "perplexity", "flops_per_token")
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        points = [{name: line[name] for name in names} for line in lines]
+        lowest = min(point["perplexity"] for point in points)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"--metrics={path}: expected a file with the lines of tools/evaluate.py"
+            f" ({error})"
+        ) from error
+    points.sort(key=lambda point: point["num_steps"])
+    return [p | {"excess": p["perplexity"] / lowest - 1} for p in points]
+
+
+def convergence(
+    output: str,
+    workdir: list[str],
+    data: str | None = None,
+    num_steps: tuple[str, ...] = ("8", "16", "32", "64", "128", "256"),
+    num_sequences: int = 2,
+) -> None:
+    from diffeq_former import compilation_cache
+    from diffeq_former.analysis.convergence import curves_of_solvers
+    from diffeq_former.distributed.mesh import layout, make_mesh
+    from diffeq_former.training import run_directory
+
+    compilation_cache.enable()
+    path, counts, folder = plotting.new_picture(output), _counts(num_steps), workdir[0]
+    if workdir[1:]:
+        raise UserError(f"--workdir={workdir[1]}: convergence takes one run")
+    own = run_directory.read_config(Path(folder))
+    if own.model.weights == "layer_table":
+        raise UserError(
+            f"{folder} is a layer_table, which is no flow: it has no weights"
+            " between its layers; use a run with other model.weights"
+        )
+    if own.model.stabilisers.residual != 1 or own.model.stabilisers.norm == "post":
+        raise UserError(
+            f"{folder} has {own.model.stabilisers}, with which its steps near"
+            " no flow; use a run with residual 1, and norm pre or none"
+        )
+    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    run = run_directory.load(folder, mesh)
+    prepared = Path(data) if data else run.dataset_path
+    tokens_BL = _tokens(prepared, own.training, mesh, num_sequences)
+    with layout(mesh):
+        curves = curves_of_solvers(run.config.model, run.params, tokens_BL, counts)
+    with plotting.drawn(path) as axes:
+        for style, curve in zip(plotting.STYLES, curves, strict=True):
+            order = curve["measured_order"]
+            label = curve["solver"] + ("" if order is None else f" ({order:.2f})")
+            axes.plot(curve["num_steps"], curve["errors"], style, label=label)
+        axes.set(xlabel="solver steps", ylabel="relative error of the state at the end")
+        axes.set(xscale="log", yscale="log")
+        axes.minorticks_off()
+        axes.set_xticks(counts, labels=counts)
+        axes.grid(alpha=0.3)
+        axes.legend(title="solver (measured order)")
+    _print(curves)
+
+
+def _counts(values: list[str]) -> list[int]:
+    if not values or not all(v.isdecimal() and int(v) for v in values):
+        raise UserError(
+            f"--num_steps={','.join(values)}: expected whole numbers of 1 or more, "
+            "separated by commas"
+        )
+    return sorted(map(int, values))
+
+
+def _tokens(path: Path, training, mesh, num_sequences: int):
+    from diffeq_former.data import dataset as datasets
+    from diffeq_former.data.pipeline import validation_batches
+    from diffeq_former.distributed.mesh import check_length_fits, num_row_shares
+
+    dataset, shards = datasets.load(path), num_row_shares(mesh)
+    check_length_fits(training, mesh, dataset.seq_len)
+    batch_size = -(-num_sequences // shards) * shards
+    return next(iter(validation_batches(dataset, batch_size=batch_size)))["inputs"]
+
+
+def _print(lines) -> None:
+    for line in lines:
+        print(json.dumps(line), flush=True)
+
+
+MODES = {mode.__name__: mode for mode in (losses, depth, convergence)}
+
+if __name__ == "__main__":
+    cli.run_modes(MODES)
