@@ -14,14 +14,14 @@ def aside(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, whose file replaces `path` when the context ends."""
     yield aside(path)
     aside(path).replace(path)
 
 
 @contextlib.contextmanager
-def complete_or_nothing(output: Path) -> Iterator[Path]:
+def atomic_directory(output: Path) -> Iterator[Path]:
     """Yield a temporary directory that is renamed to `output` when the context ends.
 
     The temporary directory of an interrupted run is removed first.

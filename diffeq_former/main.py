@@ -38,7 +38,7 @@ _stop = StopRequest()
 
 def main() -> int:
     from diffeq_former import compilation_cache
-    from diffeq_former.analysis.during_training import make_analyse
+    from diffeq_former.analysis.during_training import make_analysis
     from diffeq_former.config import resolve
     from diffeq_former.data import dataset as datasets
     from diffeq_former.distributed.mesh import check_fits, make_mesh
@@ -68,7 +68,7 @@ def main() -> int:
     hooks = EvaluationHooks(
         evaluate=make_evaluate(config, dataset, mesh),
         sample=make_sampler(config, mesh, dataset.tokenizer()) if samples else None,
-        analyse=make_analyse(config, dataset, mesh) if config.analysis_every else None,
+        analyse=make_analysis(config, dataset, mesh) if config.analysis_every else None,
     )
     try:
         return loop.train(

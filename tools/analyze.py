@@ -75,7 +75,7 @@ _HINT = "; to train a grid of runs, use tools/experiment.py ablation"
 def main(kind: str) -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.analysis import loaded_model
-    from diffeq_former.atomic_io import complete_or_nothing
+    from diffeq_former.atomic_io import atomic_directory
 
     compilation_cache.enable()
     plotting.require_matplotlib()
@@ -86,7 +86,7 @@ def main(kind: str) -> None:
         texts = loaded_model.read_sentences(Path(_FILE.value)) if _FILE.value else texts
     if "beside" in options:
         options["beside"] = _load(options["beside"])
-    with complete_or_nothing(Path(_OUTPUT.value)) as folder:
+    with atomic_directory(Path(_OUTPUT.value)) as folder:
         trained = _load(_WORKDIR.value)
         if texts:
             options["sentences"] = loaded_model.encode(trained, texts)
@@ -121,7 +121,7 @@ def _options(kind: str) -> dict:
 
 
 def _load(workdir: str):
-    from diffeq_former.analysis.loaded_model import Trained
+    from diffeq_former.analysis.loaded_model import LoadedModel
     from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
@@ -129,7 +129,7 @@ def _load(workdir: str):
     mesh = make_mesh(mesh_flags.mesh_from_flags(own))
     run = run_directory.load(workdir, mesh)
     name = Path(workdir).absolute().name
-    return Trained(name, run.config.model, run.params, run.tokenizer, mesh)
+    return LoadedModel(name, run.config.model, run.params, run.tokenizer, mesh)
 
 
 if __name__ == "__main__":

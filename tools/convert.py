@@ -59,12 +59,12 @@ def merge_lora(workdir: str, output: str, adapter: str | None = None) -> None:
 
 
 def export_adapter(workdir: str, output: str) -> None:
-    from diffeq_former.atomic_io import complete_or_nothing
+    from diffeq_former.atomic_io import atomic_directory
     from diffeq_former.finetuning import adapters
     from diffeq_former.training import run_directory
 
     _, mesh = _config_and_mesh(workdir)
-    with complete_or_nothing(Path(output)) as folder:
+    with atomic_directory(Path(output)) as folder:
         run = run_directory.load(workdir, mesh)
         adapters.save(folder, run.config, run.params)
     _report(workdir=workdir, step=run.step, output=output)

@@ -49,14 +49,14 @@ def main() -> None:
     from diffeq_former.distributed.multihost import is_primary
     from diffeq_former.inference.perplexity import SPLIT, make_evaluate
     from diffeq_former.inference.resolve_dataset import load_dataset
-    from diffeq_former.inference.solver_steps import models_at
+    from diffeq_former.inference.solver_steps import models_with_steps
     from diffeq_former.training import run_directory
     from diffeq_former.training.flops import forward_flops_per_token
 
     process_flags.start_from_flags()
     compilation_cache.enable()
     run_config = run_directory.read_config(Path(_WORKDIR.value))
-    models = models_at(run_config.model, _NUM_STEPS.value)
+    models = models_with_steps(run_config.model, _NUM_STEPS.value)
     mesh = make_mesh(mesh_flags.mesh_from_flags(run_config))
     run = run_directory.load(_WORKDIR.value, mesh)
     dataset = load_dataset(run, _WORKDIR.value, _DATA.value)

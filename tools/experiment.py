@@ -36,7 +36,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from diffeq_former import cli
-from diffeq_former.experiments.runs import config_words
+from diffeq_former.experiments.runs import config_arguments
 
 config_flags.DEFINE_config_file("config", None, "The config of the runs.")
 flags.mark_flag_as_required("config")
@@ -52,13 +52,13 @@ TUNING_CONFIGS = Path(__file__).parents[1] / "configs" / "finetune"
 def ablation(output: str, vary: str) -> int:
     from diffeq_former.experiments import ablation
 
-    return ablation.run(vary, Path(output), config_words(sys.argv))
+    return ablation.run(vary, Path(output), config_arguments(sys.argv))
 
 
 def finetuning(output: str, data: str, full=(), lora=()) -> int:
     from diffeq_former.experiments import finetuning
 
-    config, settings = config_words(sys.argv), {"full": full, "lora": lora}
+    config, settings = config_arguments(sys.argv), {"full": full, "lora": lora}
     return finetuning.run(data, Path(output), config, TUNING_CONFIGS, settings)
 
 

@@ -76,14 +76,14 @@ def _evaluate(numbers: list[int | None]) -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.distributed.multihost import is_primary
-    from diffeq_former.inference.solver_steps import models_at
+    from diffeq_former.inference.solver_steps import models_with_steps
     from diffeq_former.training import run_directory
 
     harness, harness_tasks = _harness()
     process_flags.start_from_flags()
     compilation_cache.enable()
     config = run_directory.read_config(Path(_WORKDIR.value))
-    models = models_at(config.model, _NUM_STEPS.value)
+    models = models_with_steps(config.model, _NUM_STEPS.value)
     tasks = harness_tasks.Tasks(
         _TASKS.value, include_path=_INCLUDE_PATH.value, data=_TASK_DATA.value
     )

@@ -61,9 +61,9 @@ flags.adopt_module_key_flags(mesh_flags)
 
 
 def losses(output: str, workdir: list[str]) -> None:
-    path = plotting.new_picture(output)
+    path = plotting.new_plot(output)
     curves = [_losses_of(Path(one)) for one in workdir]
-    with plotting.drawn(path) as axes:
+    with plotting.saved_figure(path) as axes:
         for curve, style in zip(curves, cycle(plotting.STYLES)):
             name = Path(curve["workdir"]).name
             axes.plot(curve["steps"], curve["losses"], style, label=name)
@@ -95,9 +95,9 @@ def _losses_of(workdir: Path) -> dict:
 
 
 def depth(output: str, metrics: list[str]) -> None:
-    path = plotting.new_picture(output)
+    path = plotting.new_plot(output)
     curves = {name: _by_depth(Path(name)) for name in metrics}
-    with plotting.drawn(path, (9.6, 4), ncols=2, sharey=True) as (left, right):
+    with plotting.saved_figure(path, (9.6, 4), ncols=2, sharey=True) as (left, right):
         for (name, points), style in zip(curves.items(), cycle(plotting.STYLES)):
             for axes, x in ((left, "num_steps"), (right, "flops_per_token")):
                 xs, ys = ([p[key] for p in points] for key in (x, "perplexity"))
@@ -139,7 +139,7 @@ def convergence(
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
-    path, counts, folder = plotting.new_picture(output), _counts(num_steps), workdir[0]
+    path, counts, folder = plotting.new_plot(output), _counts(num_steps), workdir[0]
     if workdir[1:]:
         raise UserError(f"--workdir={workdir[1]}: convergence takes one run")
     own = run_directory.read_config(Path(folder))
@@ -159,7 +159,7 @@ def convergence(
     tokens_BL = _tokens(prepared, own.training, mesh, num_sequences)
     with layout(mesh):
         curves = curves_of_solvers(run.config.model, run.params, tokens_BL, counts)
-    with plotting.drawn(path) as axes:
+    with plotting.saved_figure(path) as axes:
         for style, curve in zip(plotting.STYLES, curves, strict=True):
             order = curve["measured_order"]
             label = curve["solver"] + ("" if order is None else f" ({order:.2f})")
@@ -185,9 +185,9 @@ def _counts(values: list[str]) -> list[int]:
 def _tokens(path: Path, training, mesh, num_sequences: int):
     from diffeq_former.data import dataset as datasets
     from diffeq_former.data.pipeline import validation_batches
-    from diffeq_former.distributed.mesh import check_length_fits, num_row_shares
+    from diffeq_former.distributed.mesh import check_length_fits, num_batch_shards
 
-    dataset, shards = datasets.load(path), num_row_shares(mesh)
+    dataset, shards = datasets.load(path), num_batch_shards(mesh)
     check_length_fits(training, mesh, dataset.seq_len)
     batch_size = -(-num_sequences // shards) * shards
     return next(iter(validation_batches(dataset, batch_size=batch_size)))["inputs"]

@@ -37,7 +37,7 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.atomic_io import whole_file
+    from diffeq_former.atomic_io import atomic_file
     from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
@@ -58,7 +58,7 @@ def main() -> None:
             print(f"report: {title}", file=sys.stderr, flush=True)
             parts.append(pages.section(title, make(Path(folder))))
     title = f"{workdir.absolute().name}, step {run.step}"
-    with whole_file(output) as partial:
+    with atomic_file(output) as partial:
         partial.write_text(pages.page(title, "\n".join(parts)), encoding="utf-8")
     print(json.dumps({"output": str(output), "sections": list(sections)}))
 
@@ -66,11 +66,11 @@ def main() -> None:
 def _sections(run, workdir: Path, mesh) -> dict:
     """Return functions by title that write plots into a folder and return HTML."""
     from diffeq_former.analysis import run_report, training_curves
-    from diffeq_former.analysis.loaded_model import Trained
+    from diffeq_former.analysis.loaded_model import LoadedModel
 
     metrics = training_curves.read(workdir / "metrics.jsonl")
     name = workdir.absolute().name
-    trained = Trained(name, run.config.model, run.params, run.tokenizer, mesh)
+    trained = LoadedModel(name, run.config.model, run.params, run.tokenizer, mesh)
     seq_len, config = run.config.model.max_len, run.config
     return {
         "Settings": lambda _: run_report.settings(config),

@@ -21,7 +21,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "A new model file.", required=True
 
 
 def main() -> None:
-    from diffeq_former.atomic_io import whole_file
+    from diffeq_former.atomic_io import atomic_file
     from diffeq_former.data import sentencepiece_training, sources, tokenizers
 
     output = Path(_OUTPUT.value)
@@ -30,7 +30,7 @@ def main() -> None:
     documents = sources.documents(_SOURCE.value)
     model = sentencepiece_training.train(documents, _VOCAB_SIZE.value)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(output) as partial:
+    with atomic_file(output) as partial:
         partial.write_bytes(model)
     tokenizer = tokenizers.load(f"sentencepiece:{output}")
     print(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from diffeq_former.analysis import depth, plotting
-from diffeq_former.analysis.loaded_model import states_of
+from diffeq_former.analysis.loaded_model import sentence_states
 from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import interval
 
@@ -46,7 +46,7 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
     """
     c, table = trained.config, trained.table
     maps = [
-        np.asarray(depth.attention_maps(c, table, states_of(trained, s)))
+        np.asarray(depth.attention_maps(c, table, sentence_states(trained, s)))
         for s in sentences
     ]
     summaries = [describe(maps_TNLL) for maps_TNLL in maps]
@@ -74,11 +74,11 @@ def _draw_maps(path: Path, maps_TNLL: np.ndarray) -> None:
     steps, heads = chosen(T, _MAX_STEPS), chosen(N, _MAX_HEADS)
     shape = {"nrows": len(steps), "ncols": len(heads), "squeeze": False}
     size = (2 + 1.8 * len(heads), 1 + 1.8 * len(steps))
-    with plotting.drawn(path, size, sharex=True, sharey=True, **shape) as grid:
+    with plotting.saved_figure(path, size, sharex=True, sharey=True, **shape) as grid:
         for row, step in zip(grid, steps, strict=True):
             for axes, head in zip(row, heads, strict=True):
                 image = axes.imshow(
-                    maps_TNLL[step, head], cmap=plotting.COLOURS, vmin=0, vmax=1
+                    maps_TNLL[step, head], cmap=plotting.COLORMAP, vmin=0, vmax=1
                 )
                 axes.set_title(f"step {step + 1}, head {head}", fontsize=8)
         figure = grid[0, 0].figure
@@ -94,13 +94,13 @@ def _draw_heads(path: Path, mean: dict) -> None:
         "first": "attention weight",
         "self": "attention weight",
     }
-    with plotting.drawn(path, (10, 7), nrows=2, ncols=2) as grid:
+    with plotting.saved_figure(path, (10, 7), nrows=2, ncols=2) as grid:
         for axes, (key, values_TN) in zip(grid.flat, mean.items(), strict=True):
             image = axes.imshow(
                 values_TN.T,
                 aspect="auto",
                 origin="lower",
-                cmap=plotting.COLOURS,
+                cmap=plotting.COLORMAP,
                 extent=(0.5, len(values_TN) + 0.5, -0.5, values_TN.shape[1] - 0.5),
             )
             axes.set(title=key, xlabel="solver step", ylabel="head")

@@ -16,7 +16,7 @@ from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import over_sentences
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.stabilisers import OF_TERMS, before_term
+from diffeq_former.models.stabilisers import TERM_NORMS, term_input
 
 NUM_TOKENS, DIMENSIONS, NUM_STEPS = 40, 3, 200  # as in C.8
 STEP_SIZE = 0.05  # 200 steps span 10 units of time
@@ -110,12 +110,12 @@ def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
 
     def field(step, z_nD):
         weights, (q_NDH, k_NHD), (v_NDH, o_NHD) = step
-        y_1nD = before_term(c, BLOCKS[c.block].norm, weights, "norm_1", z_nD)[None]
+        y_1nD = term_input(c, BLOCKS[c.block].norm, weights, "norm_1", z_nD)[None]
         scores_Nnn = (y_1nD @ q_NDH) @ (k_NHD @ jnp.swapaxes(y_1nD, 1, 2))
         return (jax.nn.softmax(scores_Nnn) @ (y_1nD @ v_NDH) @ o_NHD).sum(0)
 
     single = jax.tree.map(lambda w: jnp.asarray(w, jnp.float32), products)
-    norms = {name: w for name, w in weights.items() if name in OF_TERMS}
+    norms = {name: w for name, w in weights.items() if name in TERM_NORMS}
     per_step = (norms, single["qk"], single["ov"])
     h = c.interval / len(per_step[1][0])
     run = jax.jit(lambda *a: simulate(field, *a, h, lambda z_nD: z_nD))
@@ -204,7 +204,9 @@ def _of_model(trained, num_seeds: int, num_times: int | None) -> list[np.ndarray
 
 def _draw_trajectories(path: Path, trajectories: dict, names: dict) -> None:
     shape = {"nrows": 2, "ncols": -(-len(trajectories) // 2)}
-    with plotting.drawn(path, (12, 8), subplot_kw={"projection": "3d"}, **shape) as g:
+    with plotting.saved_figure(
+        path, (12, 8), subplot_kw={"projection": "3d"}, **shape
+    ) as g:
         for axes, (name, trajectory_Tn3) in zip(
             g.flat, trajectories.items(), strict=True
         ):
@@ -227,7 +229,7 @@ def _draw_clusters(path: Path, metrics: dict, names: dict) -> None:
         "clusters": "number of clusters (of 40 tokens)",
         "dispersion": "1 - |mean direction|$^2$",
     }
-    with plotting.drawn(path, (11, 4), ncols=2) as panels:
+    with plotting.saved_figure(path, (11, 4), ncols=2) as panels:
         for axes, (key, label) in zip(panels, labels.items(), strict=True):
             for style, (name, run_metrics) in zip(
                 plotting.STYLES, metrics.items(), strict=True

@@ -21,13 +21,13 @@ from diffeq_former.analysis.trajectory import describe
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import validation_batches
-from diffeq_former.distributed.mesh import num_row_shares, on_mesh, replicated
+from diffeq_former.distributed.mesh import num_batch_shards, on_mesh, replicated
 from diffeq_former.models.transformer import Transformer
 
 PLACES = ("first", "middle", "last")  # steps of depth
 
 
-def make_analyse(
+def make_analysis(
     config: Config, dataset: Dataset, mesh: Mesh
 ) -> Callable[[dict], dict[str, float]]:
     """Return `analyse(params)`, which analyses the first validation sequence.
@@ -49,7 +49,7 @@ def make_analyse(
     )
     [tokens_L] = next(validation_batches(dataset, batch_size=1))["inputs"]
     # Every batch shard holds the same sequence.
-    tokens_BL = np.tile(tokens_L, (num_row_shares(mesh), 1))
+    tokens_BL = np.tile(tokens_L, (num_batch_shards(mesh), 1))
     compute = jax.jit(
         lambda params: _states_and_weights(c, params, tokens_BL),
         out_shardings=replicated(mesh),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from diffeq_former.analysis import depth, plotting
-from diffeq_former.analysis.loaded_model import depths, states_of
+from diffeq_former.analysis.loaded_model import depths, sentence_states
 from diffeq_former.analysis.plotting import plot_over_depth
 from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import over_sentences
@@ -37,7 +37,7 @@ def entropies(c: ModelConfig, ends: dict, states_TLD: jax.Array) -> jax.Array:
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
     """Write entropy.json (per token and averaged) and entropy.png."""
     per_sentence = [
-        np.asarray(entropies(trained.config, trained.ends, states_of(trained, s)))
+        np.asarray(entropies(trained.config, trained.ends, sentence_states(trained, s)))
         for s in sentences
     ]
     times, averaged = depths(trained), [x.mean(1) for x in per_sentence]
@@ -57,12 +57,12 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
 
 def _draw(path: Path, times, first: dict, summary: dict) -> None:
     width = max(9.6, 5 + 0.3 * len(first["tokens"]))
-    with plotting.drawn(path, (width, 4), ncols=2) as (left, right):
+    with plotting.saved_figure(path, (width, 4), ncols=2) as (left, right):
         plot_over_depth(left, times, summary["mean"], summary)
         left.set_ylabel("entropy of the logit lens (nats)")
         left.legend()
         image = right.imshow(
-            first["entropy"], aspect="auto", origin="lower", cmap=plotting.COLOURS
+            first["entropy"], aspect="auto", origin="lower", cmap=plotting.COLORMAP
         )
         labels = [plain_text(token) for token in first["tokens"]]
         right.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)

@@ -13,7 +13,7 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
-from diffeq_former.models.grid import own_grid
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.ode.grid import Grid, stage_times
 from diffeq_former.ode.solvers import SOLVERS
@@ -60,7 +60,7 @@ class Trained:
         """
         c = self.config
         if num_times in (None, c.num_layers):
-            return np.asarray(own_grid(c).times_TS[:, -1])
+            return np.asarray(default_grid(c).times_TS[:, -1])
         if c.weights == "layer_table" or c.time_pieces:
             raise UserError(
                 f"--num_times={num_times}: {self.name} has weights only for its"
@@ -129,12 +129,12 @@ def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
     return sentences
 
 
-def states_of(trained, sentence) -> np.ndarray:
+def sentence_states(trained, sentence) -> np.ndarray:
     """Return the states before the first step and after each step [T + 1, L, D]."""
     x_LD = depth.embed(trained.config, trained.ends, np.asarray(sentence.ids))
     return np.asarray(depth.states(trained.config, trained.table, x_LD))
 
 
 def depths(trained) -> np.ndarray:
-    """Return the time of each state of `states_of`, as a fraction of depth [T + 1]."""
+    """Return the times of `sentence_states`, as fractions of depth: [T + 1]."""
     return np.linspace(0, 1, trained.config.num_layers + 1)

@@ -182,7 +182,7 @@ def _measure(trained, sentence, diffusion: float) -> dict:
 
 
 def _draw(path: Path, times, rows: list[dict], over_depth: list[dict]) -> None:
-    with plotting.drawn(path, (12, 4), ncols=3) as (left, *panels):
+    with plotting.saved_figure(path, (12, 4), ncols=3) as (left, *panels):
         coefficients = [row["diffusion"] for row in rows]
         left.plot(coefficients, [row["mean"] for row in rows], "k-o")
         left.set(xlabel="diffusion (tokens^2 / unit of depth)")

@@ -4,16 +4,16 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffeq_former.atomic_io import whole_file
+from diffeq_former.atomic_io import atomic_file
 from diffeq_former.errors import UserError
 
 # Line styles that can be told apart in grey.
 STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")
 DPI = 150
-COLOURS = "Greys"  # colour map of all heat maps: larger values are darker
+COLORMAP = "Greys"  # colour map of all heat maps: larger values are darker
 
 
-def new_picture(output: str) -> Path:
+def new_plot(output: str) -> Path:
     """Check the value of --output before the plotted values are computed.
 
     Returns:
@@ -39,7 +39,9 @@ def require_matplotlib() -> None:
 
 
 @contextlib.contextmanager
-def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Iterator:
+def saved_figure(
+    path: Path, size: tuple[float, float] = (6.4, 4), **subplots
+) -> Iterator:
     """Yield the axes of a new figure, which is saved when the context ends.
 
     Args:
@@ -52,7 +54,7 @@ def drawn(path: Path, size: tuple[float, float] = (6.4, 4), **subplots) -> Itera
     figure, axes = pyplot.subplots(figsize=size, layout="constrained", **subplots)
     try:
         yield axes
-        with whole_file(path) as partial:
+        with atomic_file(path) as partial:
             figure.savefig(partial, dpi=DPI, format="png")
     finally:
         pyplot.close(figure)

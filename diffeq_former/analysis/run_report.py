@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from diffeq_former.analysis import pages, plotting, training_curves
-from diffeq_former.analysis.loaded_model import Trained, encode
+from diffeq_former.analysis.loaded_model import LoadedModel, encode
 from diffeq_former.analysis.registry import load
 from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import differences
@@ -80,7 +80,7 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
     body = pages.table(rows)
     if len(rows) > 1:
         picture = folder / "depth.png"
-        with plotting.drawn(picture) as axes:
+        with plotting.saved_figure(picture) as axes:
             steps = [row["steps"] for row in rows]
             axes.plot(steps, [row["perplexity"] for row in rows], plotting.STYLES[0])
             axes.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
@@ -89,12 +89,12 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
     return body
 
 
-def weights(trained: Trained, folder: Path) -> str:
+def weights(trained: LoadedModel, folder: Path) -> str:
     """Show the spectra of the weights."""
     return _analysis("spectra", trained, folder)
 
 
-def sensitivity(trained: Trained, text: str, folder: Path) -> str:
+def sensitivity(trained: LoadedModel, text: str, folder: Path) -> str:
     """Show which tokens of `text` the prediction of the next one is sensitive to."""
     sentences = encode(trained, [text])
     return pages.verbatim(text) + _analysis(
@@ -144,7 +144,7 @@ def costs(
     return pages.table(rows)
 
 
-def _analysis(kind: str, trained: Trained, folder: Path, **options) -> str:
+def _analysis(kind: str, trained: LoadedModel, folder: Path, **options) -> str:
     """Run one of the analyses of registry.py; return its table and plots."""
     own = folder / kind
     own.mkdir()

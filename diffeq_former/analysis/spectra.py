@@ -173,7 +173,7 @@ def _draw_bands(found: dict, path: Path) -> None:
     columns = [(role, key) for role in found for key in ("magnitude", "real_part")]
     size = (3.4 * len(columns), 8)
     shape = {"nrows": 3, "ncols": len(columns), "squeeze": False, "sharex": True}
-    with plotting.drawn(path, size, **shape) as grid:
+    with plotting.saved_figure(path, size, **shape) as grid:
         for column, (role, key) in zip(grid.T, columns, strict=True):
             summary = found[role]
             for axes, name in zip(column, _TITLES, strict=True):
@@ -200,7 +200,7 @@ def _draw_heads(found: dict, path: Path) -> None:
         (name, key) for name in ("qk", "ov") for key in ("positive_share", "largest")
     ]
     shape = {"nrows": len(rows), "ncols": len(found), "squeeze": False}
-    with plotting.drawn(path, (5 * len(found), 9), **shape) as grid:
+    with plotting.saved_figure(path, (5 * len(found), 9), **shape) as grid:
         for column, summary in zip(grid.T, found.values(), strict=True):
             for axes, (name, key) in zip(column, rows, strict=True):
                 label = (
@@ -213,7 +213,7 @@ def _draw_heads(found: dict, path: Path) -> None:
                     summary[name][key].T,
                     aspect="auto",
                     origin="lower",
-                    cmap=plotting.COLOURS,
+                    cmap=plotting.COLORMAP,
                     interpolation="nearest",
                     vmin=bounds[0],
                     vmax=bounds[1],

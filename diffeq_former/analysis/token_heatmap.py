@@ -58,12 +58,12 @@ def draw(path: Path, sentences: list[dict], rows: dict) -> None:
     plotted = sentences[:_MAX_PLOTTED]
     width = max(6.4, 3 + 0.3 * max(len(s["tokens"]) for s in plotted))
     size, shape = (width, 2.6 * len(plotted)), {"nrows": len(plotted), "squeeze": False}
-    with plotting.drawn(path, size, **shape) as grid:
+    with plotting.saved_figure(path, size, **shape) as grid:
         for axes, sentence in zip(grid[:, 0], plotted, strict=True):
             image = axes.imshow(
                 [shares(sentence[name]) for name in rows],
                 aspect="auto",
-                cmap=plotting.COLOURS,
+                cmap=plotting.COLORMAP,
                 vmin=0,
                 vmax=1,
             )

@@ -38,7 +38,7 @@ def read(path: Path) -> Metrics:
 
 def draw(metrics: Metrics, path: Path) -> None:
     """Plot the metrics of `PANELS` over steps into a .png file."""
-    with plotting.drawn(path, (11, 7), nrows=2, ncols=2) as grid:
+    with plotting.saved_figure(path, (11, 7), nrows=2, ncols=2) as grid:
         for axes, (title, unit, names) in zip(grid.flat, PANELS, strict=True):
             known = [name for name in names if name in metrics]
             for style, name in zip(plotting.STYLES, known, strict=False):

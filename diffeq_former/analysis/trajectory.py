@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from diffeq_former.analysis import plotting
-from diffeq_former.analysis.loaded_model import depths, states_of
+from diffeq_former.analysis.loaded_model import depths, sentence_states
 from diffeq_former.analysis.plotting import plot_over_depth
 from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import interval, over_sentences
@@ -85,7 +85,7 @@ _METRICS = {
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
     """Write trajectory.json (per token and averaged) and trajectory.png."""
     horizon = trained.config.interval
-    metrics = [describe(states_of(trained, s), horizon) for s in sentences]
+    metrics = [describe(sentence_states(trained, s), horizon) for s in sentences]
     over_depth = {
         name: over_sentences([_over_tokens(d[name]) for d in metrics])
         for name in _METRICS
@@ -119,7 +119,7 @@ def _over_tokens(values: np.ndarray) -> np.ndarray:
 
 
 def _draw(path: Path, times, over_depth: dict, excess: list[float]) -> None:
-    with plotting.drawn(path, (12, 7), nrows=2, ncols=3) as grid:
+    with plotting.saved_figure(path, (12, 7), nrows=2, ncols=3) as grid:
         *panels, last = grid.flat
         for axes, (name, (label, at_times)) in zip(
             panels, _METRICS.items(), strict=True

@@ -14,7 +14,7 @@ from diffeq_former.config import Config
 from diffeq_former.distributed.mesh import Mesh, make_mesh, on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.training import state
-from diffeq_former.training.gradients import variables_and_way_back
+from diffeq_former.training.gradients import split_for_differentiation
 
 COPIED = 2**26  # entries
 
@@ -45,17 +45,17 @@ def _works(config: Config, mesh: Mesh):
 
     @jax.jit
     def generate(params):
-        return variables_and_way_back(config, params)[0]["table"]
+        return split_for_differentiation(config, params)[0]["table"]
 
     @jax.jit
     def pull_back(params, table):
         """Return parameter gradients, with the table itself as the table gradient."""
-        *_, back = variables_and_way_back(config, params)
+        *_, back = split_for_differentiation(config, params)
         return back({"params": {}, "table": table})
 
     def update(gradients, norm, params, opt_state):
         good = jnp.isfinite(norm)
-        done = state.update_of(config).apply(gradients, norm, opt_state, params, good)
+        done = state.make_update(config).apply(gradients, norm, opt_state, params, good)
         return done.params, done.opt_state
 
     generate, pull_back = on_mesh(mesh, generate), on_mesh(mesh, pull_back)
@@ -90,7 +90,7 @@ def _works(config: Config, mesh: Mesh):
 
 
 def _opt_state_of(config: Config, mesh: Mesh, params: dict):
-    return on_mesh(mesh, jax.jit(state.update_of(config).init))(params)
+    return on_mesh(mesh, jax.jit(state.make_update(config).init))(params)
 
 
 def _size(tree) -> int:

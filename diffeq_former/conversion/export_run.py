@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from diffeq_former.atomic_io import complete_or_nothing
+from diffeq_former.atomic_io import atomic_directory
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.conversion import hf_folder, hf_tokenizer, import_run
 from diffeq_former.conversion.architecture import Architecture, to_tensors
@@ -65,7 +65,7 @@ def export_run(
     num_steps = source.num_layers if num_steps is None else num_steps
     model = discrete_model(source, num_steps) if continuous else source
     architecture = of_model(model)
-    with complete_or_nothing(output) as folder:
+    with atomic_directory(output) as folder:
         run = run_directory.load(workdir, mesh)
         params = run.params
         if continuous:

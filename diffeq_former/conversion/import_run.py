@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from diffeq_former.atomic_io import complete_or_nothing
+from diffeq_former.atomic_io import atomic_directory
 from diffeq_former.config import Config, MeshConfig, ModelConfig
 from diffeq_former.conversion import hf_tokenizer, hypernetwork_fit
 from diffeq_former.conversion.architecture import to_params
@@ -59,7 +59,7 @@ def import_run(
     model = model_of(folder)
     tokenizer = hf_tokenizer.read(path, model.vocab_size)
     check_model_fits(model, mesh)
-    with complete_or_nothing(output) as aside:
+    with atomic_directory(output) as aside:
         params = params_of(folder, model)
         if time_embed_dim is not None:
             E = time_embed_dim or model.num_layers

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from diffeq_former.atomic_io import complete_or_nothing
+from diffeq_former.atomic_io import atomic_directory
 from diffeq_former.data import dataset as datasets
 from diffeq_former.data import tokenizers
 from diffeq_former.data.progress import Progress
@@ -52,7 +52,7 @@ def prepare(
     fractions = [(source, validation_fraction)]
     if validation_source is not None:
         fractions = [(source, 0.0), (validation_source, 1.0)]
-    with complete_or_nothing(output) as partial:
+    with atomic_directory(output) as partial:
         loaded = tokenizers.load(tokenizer)
         loaded.save(partial / datasets.TOKENIZER)
         dtype = "<u2" if loaded.vocab_size <= 2**16 else "<u4"

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
-from diffeq_former.atomic_io import whole_file
+from diffeq_former.atomic_io import atomic_file
 from diffeq_former.errors import UserError
 
 CONFIG = "tokenizer_config.json"
@@ -67,7 +67,7 @@ class Tokenizer(abc.ABC):
         """Write the model into the directory, for `load_saved`."""
         path = Path(directory, self.FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial:
+        with atomic_file(path) as partial:
             partial.write_bytes(self.model)
 
 

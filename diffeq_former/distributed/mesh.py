@@ -125,15 +125,15 @@ def parameter_shardings(boxed, mesh: Mesh):
     return jax.tree.map(sharding_of, boxed, is_leaf=is_box)
 
 
-def num_row_shares(mesh: Mesh) -> int:
+def num_batch_shards(mesh: Mesh) -> int:
     """Return the number of shards into which the mesh splits a batch."""
-    return sharding_rules.num_row_shares(mesh.shape)
+    return sharding_rules.num_batch_shards(mesh.shape)
 
 
 def rows_at_once(c: TrainingConfig, mesh: Mesh) -> int:
     """Return the number of sequences in a micro-batch, over all devices."""
     return min(
-        c.batch_size, c.per_device_batch_size * num_row_shares(mesh) or sys.maxsize
+        c.batch_size, c.per_device_batch_size * num_batch_shards(mesh) or sys.maxsize
     )
 
 
@@ -141,7 +141,7 @@ def num_micro_batches(c: TrainingConfig, mesh: Mesh) -> int:
     return c.batch_size // rows_at_once(c, mesh)
 
 
-def rows_of_process(mesh: Mesh, batch_size: int) -> list[int]:
+def local_sequences(mesh: Mesh, batch_size: int) -> list[int]:
     """Return the sequences of a global batch that this process's devices hold.
 
     They are numbers in the batch, in ascending order.
@@ -154,7 +154,7 @@ def rows_of_process(mesh: Mesh, batch_size: int) -> list[int]:
 def shard_batch(batch: dict, mesh: Mesh) -> dict:
     """Assemble global arrays from the local arrays [B, L] of each process.
 
-    B is the number of `rows_of_process`.
+    B is the number of `local_sequences`.
     """
     sharding = batch_sharding(mesh)
     return jax.tree.map(
@@ -206,7 +206,7 @@ def check_length_fits(c: TrainingConfig, mesh: Mesh, seq_len: int) -> None:
 
 
 def _check_rows(config: Config, mesh: Mesh) -> None:
-    c, shards, along = config.training, num_row_shares(mesh), " and ".join(ROWS)
+    c, shards, along = config.training, num_batch_shards(mesh), " and ".join(ROWS)
     if c.batch_size % shards:
         raise UserError(
             f"config.training.batch_size: expected a multiple of {shards}, the devices"

@@ -37,6 +37,6 @@ RULES = {
 ROWS = RULES["batch"]  # the mesh axes over which the sequences of a batch are sharded
 
 
-def num_row_shares(sizes: Mapping[str, int]) -> int:
+def num_batch_shards(sizes: Mapping[str, int]) -> int:
     """Return the number of shards of a batch on a mesh with axes of these sizes."""
     return math.prod(sizes[axis] for axis in ROWS)

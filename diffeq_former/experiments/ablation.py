@@ -18,7 +18,7 @@ from diffeq_former.config import Config, MeshConfig
 from diffeq_former.config.dataclass_config import keys
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.runs import records, train, validation_losses
-from diffeq_former.models.attention_kernels import this_hardware
+from diffeq_former.models.attention_kernels import detect_hardware
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.closed_form import axis_sizes, needed_memory
 from diffeq_former.process_exit import OK
@@ -88,7 +88,7 @@ def _figures(workdir: Path) -> dict:
 
 def _planned_memory(config) -> float:
     sizes, seq_len = axis_sizes(MeshConfig(), num_devices=1), config.model.max_len
-    return needed_memory(config, sizes, this_hardware(), seq_len).total
+    return needed_memory(config, sizes, detect_hardware(), seq_len).total
 
 
 def _num_parameters(model) -> int:
@@ -105,7 +105,7 @@ def _draw(figures: list[dict], picture: Path) -> None:
         "parameters": "parameters",
         memory: f"GiB on a device ({'measured' if measured else 'planned'})",
     }
-    with plotting.drawn(picture, (10, 7), nrows=2, ncols=2) as grid:
+    with plotting.saved_figure(picture, (10, 7), nrows=2, ncols=2) as grid:
         curves, *panels = grid.flat
         styles = itertools.cycle(plotting.STYLES)
         for figure in figures:

@@ -42,7 +42,7 @@ def run(
       The exit code: that of a run that did not end well, if there is one.
     """
     output.mkdir(parents=True, exist_ok=True)
-    picture, figures = plotting.new_picture(str(output / "study.png")), []
+    picture, figures = plotting.new_plot(str(output / "study.png")), []
     for model, changes in (("continuous", ()), ("plain", BASELINE)):
         base = output / model
         if code := train(base, *config_flags, *changes):
@@ -87,7 +87,7 @@ def _losses(workdir: Path) -> dict:
 
 
 def _draw(figures: list[dict], picture: Path) -> None:
-    with plotting.drawn(picture, (9.6, 4), ncols=2, sharey=True) as both:
+    with plotting.saved_figure(picture, (9.6, 4), ncols=2, sharey=True) as both:
         for axes, mode in zip(both, MODES, strict=True):
             styles = cycle(plotting.STYLES)
             for figure in (f for f in figures if f["mode"] == mode):

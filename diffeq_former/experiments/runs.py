@@ -8,7 +8,7 @@ from pathlib import Path
 from diffeq_former.errors import UserError
 
 
-def config_words(argv: list[str]) -> list[str]:
+def config_arguments(argv: list[str]) -> list[str]:
     """Return the flags of a command line that select and override the config."""
     found = []
     for flag, following in zip(argv, [*argv[1:], "-"], strict=True):

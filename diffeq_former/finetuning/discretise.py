@@ -6,13 +6,13 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from diffeq_former.atomic_io import complete_or_nothing
+from diffeq_former.atomic_io import atomic_directory
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import write_run
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.grid import own_grid
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import with_step_lengths
@@ -58,7 +58,7 @@ def discrete_params(c: ModelConfig, params: dict, num_steps: int) -> dict:
     )
     table = Transformer(exact).apply({"params": params}, method="tabulate")
     weights = jax.tree.map(lambda w: w[:, 0], table)
-    lengths_T = own_grid(exact).lengths_T
+    lengths_T = default_grid(exact).lengths_T
     if lengths_T is not None:  # the layers of a layer_table have one step size
         units = BLOCKS[c.block].units(exact)
         weights = with_step_lengths(units, weights, num_steps * lengths_T)
@@ -91,7 +91,7 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
             source.training, depth_grid="fixed", depth_steps="", depth_steps_from=0.0
         ),
     )
-    with complete_or_nothing(output) as folder:
+    with atomic_directory(output) as folder:
         run = run_directory.load(workdir, mesh)
         discretise = jax.jit(
             lambda params: discrete_params(source.model, params, num_steps),

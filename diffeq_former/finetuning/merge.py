@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from diffeq_former.atomic_io import complete_or_nothing
+from diffeq_former.atomic_io import atomic_directory
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
@@ -72,7 +72,7 @@ def merge_run(workdir: Path, adapter: Path | None, output: Path, mesh: Mesh) -> 
         )
     plain = dataclasses.replace(source, model=source.model.without_adapters())
     plain = write_run.without_finetuning(plain)
-    with complete_or_nothing(output) as folder:
+    with atomic_directory(output) as folder:
         run = run_directory.load(workdir, mesh)
         model, params = source.model, run.params
         if adapter:

@@ -26,7 +26,7 @@ def write(folder: Path, config: Config, params: dict, other: Path, mesh: Mesh) -
       other: The folder of the other run.
       mesh: The mesh of the parameters.
     """
-    run_directory.write_twin(folder, config, other)
+    run_directory.write_like(folder, config, other)
     checkpoints = Checkpoints(folder / run_directory.CHECKPOINTS, 1, 0)
     with contextlib.closing(checkpoints):
         checkpoints.save(0, state.with_params(config, mesh, params))

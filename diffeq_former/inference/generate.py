@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.distributed.mesh import num_row_shares, on_mesh, replicated
+from diffeq_former.distributed.mesh import num_batch_shards, on_mesh, replicated
 from diffeq_former.distributed.sharding_rules import ROWS, TENSOR
 from diffeq_former.errors import UserError
 from diffeq_former.inference import batch, buckets
@@ -50,7 +50,7 @@ class Generator:
         vocab_size: int | None = None,
         draft: Draft | None = None,
     ):
-        self.max_len, self._shards = config.max_len, num_row_shares(mesh)
+        self.max_len, self._shards = config.max_len, num_batch_shards(mesh)
         # Numbers of tokens, summed over all calls.
         self.num_new = self.num_drafted = self.num_accepted = 0
         configs = (config, draft.config(config)) if draft else (config,)

@@ -15,10 +15,10 @@ from tqdm import tqdm
 from diffeq_former.config import ModelConfig
 from diffeq_former.distributed.mesh import (
     batch_sharding,
-    num_row_shares,
+    local_sequences,
+    num_batch_shards,
     on_mesh,
     replicated,
-    rows_of_process,
     shard_batch,
 )
 from diffeq_former.models.transformer import Transformer
@@ -45,9 +45,9 @@ def make_score(c: ModelConfig, mesh: Mesh, batch_size: int) -> Score:
       mesh: Mesh of the parameters.
       batch_size: Pairs per batch; rounded up to a multiple of the number of shards.
     """
-    shards = num_row_shares(mesh)
+    shards = num_batch_shards(mesh)
     rows = -(-batch_size // shards) * shards
-    process_rows = rows_of_process(mesh, rows)
+    process_rows = local_sequences(mesh, rows)
     tabulate, score_batch = _compile(c, mesh)
 
     def score(params: dict, pairs) -> list[tuple[float, bool]]:

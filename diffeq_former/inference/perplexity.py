@@ -16,11 +16,11 @@ from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.distributed.mesh import (
     batch_sharding,
     check_length_fits,
-    num_row_shares,
+    local_sequences,
+    num_batch_shards,
     on_mesh,
     replicated,
     rows_at_once,
-    rows_of_process,
     shard_batch,
 )
 from diffeq_former.models.loss import cross_entropy_sums
@@ -59,10 +59,10 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
       UserError: If the mesh axis `sequence` does not divide the sequence length.
     """
     check_length_fits(config.training, mesh, dataset.seq_len)
-    split, shards = dataset.split(SPLIT), num_row_shares(mesh)
+    split, shards = dataset.split(SPLIT), num_batch_shards(mesh)
     batch_size = -(-rows_at_once(config.training, mesh) // shards) * shards
     num_batches = -(-split.rows // batch_size)
-    process_rows = rows_of_process(mesh, batch_size)
+    process_rows = local_sequences(mesh, batch_size)
     tabulate, sum_batch = _compile(config, mesh)
 
     def evaluate(params: dict, *, should_stop=lambda: False):

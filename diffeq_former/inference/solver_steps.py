@@ -4,7 +4,9 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 
 
-def models_at(model: ModelConfig, num_steps: list[str] | None) -> list[ModelConfig]:
+def models_with_steps(
+    model: ModelConfig, num_steps: list[str] | None
+) -> list[ModelConfig]:
     """Return the model with each number of solver steps in the flag --num_steps.
 
     Args:

@@ -11,10 +11,10 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.models.attention_kernels import (
     KERNELS,
     choose,
+    detect_hardware,
     same_document,
-    this_hardware,
 )
-from diffeq_former.models.partition import num_shares
+from diffeq_former.models.partition import num_shards
 
 
 class Attend(nn.Module):
@@ -36,7 +36,7 @@ class Attend(nn.Module):
         if self.train and c.attention_dropout:
             return self._with_dropout(*inputs)
         L = q_BLNH.shape[1]
-        return KERNELS[choose(c, this_hardware(), L, num_shares("length"))](*inputs)
+        return KERNELS[choose(c, detect_hardware(), L, num_shards("length"))](*inputs)
 
     def _over_cache(self, q_BLNH, k_BLKH, v_BLKH, positions_BL) -> jax.Array:
         k_BSKH, v_BSKH, mask_BLS = self._update_cache(k_BLKH, v_BLKH, positions_BL)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
-from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, on_each_device
+from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Hardware:
     capability: tuple[int, int] = (0, 0)  # compute capability of an NVIDIA GPU
 
 
-def this_hardware() -> Hardware:
+def detect_hardware() -> Hardware:
     """Return the hardware of this process."""
     platform = jax.default_backend()
     if platform != "gpu":
@@ -38,7 +38,7 @@ def this_hardware() -> Hardware:
 
 
 def choose(
-    c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int = 1
+    c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shards: int = 1
 ) -> str:
     """Choose the kernel for attention over whole sequences.
 
@@ -46,7 +46,7 @@ def choose(
       c: The model's configuration, with the requested kernel.
       hardware: The platform for which the model is compiled.
       seq_len: Tokens per sequence.
-      sequence_shares: Number of shards of a sequence on the mesh.
+      sequence_shards: Number of shards of a sequence on the mesh.
 
     Returns:
       A key of `KERNELS`.
@@ -54,7 +54,7 @@ def choose(
     Raises:
       UserError: If a kernel other than `auto` is requested but cannot be used.
     """
-    case = (c, hardware, seq_len, sequence_shares)
+    case = (c, hardware, seq_len, sequence_shards)
     wanted = c.attention_implementation
     if wanted == "auto":
         fused = _FUSED.get(hardware.platform, "xla")
@@ -68,10 +68,10 @@ def choose(
 
 
 def describe(
-    c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int
+    c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shards: int
 ) -> str:
     """Return a message that names the kernel, and why it is not the fused one."""
-    case = (c, hardware, seq_len, sequence_shares)
+    case = (c, hardware, seq_len, sequence_shards)
     kernel, fused = choose(*case), _FUSED.get(hardware.platform, "xla")
     if kernel == fused or c.attention_implementation != "auto":
         return f"attention: {kernel}"
@@ -79,14 +79,14 @@ def describe(
 
 
 def _unmet_requirement(
-    kernel: str, c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shares: int
+    kernel: str, c: ModelConfig, hardware: Hardware, seq_len: int, sequence_shards: int
 ) -> str:
     """Return a message on the first unmet requirement of a kernel, or ""."""
     if kernel == "xla":
         return ""
     common = [
         (not c.attention_dropout, "model.attention_dropout=0", c.attention_dropout),
-        (sequence_shares == 1, "mesh.sequence=1", sequence_shares),
+        (sequence_shards == 1, "mesh.sequence=1", sequence_shards),
     ]
     own = _REQUIREMENTS[kernel](c, hardware, seq_len)
     for is_met, needed, found in [*own, *common]:
@@ -142,12 +142,12 @@ def _cudnn(q_BLNH, k_BLKH, v_BLKH, _) -> jax.Array:
             q_BLNH, k_BLKH, v_BLKH, is_causal=True, implementation="cudnn"
         )
 
-    attend = on_each_device(attend, (QUERIES, KEYS, KEYS), QUERIES)
+    attend = shard_map_kernel(attend, (QUERIES, KEYS, KEYS), QUERIES)
     return attend(q_BLNH, k_BLKH, v_BLKH)
 
 
 def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
-    attend = on_each_device(splash, (QUERIES, KEYS, KEYS, SEGMENTS), QUERIES)
+    attend = shard_map_kernel(splash, (QUERIES, KEYS, KEYS, SEGMENTS), QUERIES)
     return attend(q_BLNH, k_BLKH, v_BLKH, segments_BL)
 
 

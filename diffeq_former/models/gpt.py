@@ -9,7 +9,7 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
 from diffeq_former.models.norms import layer_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
-from diffeq_former.models.stabilisers import before_term, with_norms
+from diffeq_former.models.stabilisers import drop_unused_norms, term_input
 from diffeq_former.models.units import Linear, Norm, Units, linear
 
 
@@ -26,12 +26,12 @@ def units(c: ModelConfig) -> Units:
         "ff_in": Linear((D, F), ("embed", "mlp"), bias=True),
         "ff_out": Linear((F, D), ("mlp", "embed"), True, writes_residual=True),
     }
-    return with_norms(c, units)
+    return drop_unused_norms(c, units)
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
     """Return the attention term at state x_BLD, see `Block`."""
-    y_BLD = before_term(c, norm, weights, "norm_1", x_BLD)
+    y_BLD = term_input(c, norm, weights, "norm_1", x_BLD)
     qkv_BL3NH = linear(weights["qkv"], y_BLD)
     o_BLNH = attend(*(qkv_BL3NH[:, :, i] for i in range(3)))
     return linear(weights["attention_out"], o_BLNH, 2)
@@ -39,7 +39,7 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
 
 def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
     """Return the feed-forward term at state x_BLD."""
-    y_BLD = before_term(c, norm, weights, "norm_2", x_BLD)
+    y_BLD = term_input(c, norm, weights, "norm_2", x_BLD)
     h_BLF = constrain(linear(weights["ff_in"], y_BLD), *FEED_FORWARD)
     h_BLF = jax.nn.gelu(h_BLF, approximate=True)
     return linear(weights["ff_out"], h_BLF)

@@ -5,7 +5,7 @@ from diffeq_former.ode.grid import Grid, on_pieces, uniform
 from diffeq_former.ode.solvers import SOLVERS
 
 
-def own_grid(c: ModelConfig) -> Grid:
+def default_grid(c: ModelConfig) -> Grid:
     """Return the model's default depth grid.
 
     It is uniform, unless `time_pieces` is set: then its steps are aligned with the

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.models.init_scale import base_stddev
+from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.parameters import normal
 from diffeq_former.models.time_embedding import TimeMLPs, embed_times
 from diffeq_former.models.units import Linear, Norm, Units
@@ -67,7 +67,9 @@ class _Linear(nn.Module):
         bank_axes = ("time_embed", *unit.axes)
         parameters = {
             "bank": normal(self, "bank", 0.02, (E, *unit.kernel), bank_axes),
-            "base": normal(self, "base", base_stddev(c, unit), unit.kernel, unit.axes),
+            "base": normal(
+                self, "base", kernel_stddev(c, unit), unit.kernel, unit.axes
+            ),
         }
         if unit.bias:
             stddev = 0.02 if c.initialization == "authors" else 0.0

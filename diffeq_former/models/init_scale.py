@@ -6,7 +6,7 @@ from diffeq_former.models.units import Linear
 STDDEV = 0.02
 
 
-def base_stddev(c: ModelConfig, unit: Linear) -> float:
+def kernel_stddev(c: ModelConfig, unit: Linear) -> float:
     """Return the standard deviation of a stored kernel, or of a hypernetwork's base.
 
     It is 0.02, except for kernels that write to the residual stream in steps of length

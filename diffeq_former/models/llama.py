@@ -13,7 +13,7 @@ from diffeq_former.models.block import Block
 from diffeq_former.models.norms import rms_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.positions import rotary_frequencies, rotate
-from diffeq_former.models.stabilisers import before_term, with_norms
+from diffeq_former.models.stabilisers import drop_unused_norms, term_input
 from diffeq_former.models.units import Linear, Norm, Units, linear
 
 _RELEASED_EPS = 1e-6
@@ -37,12 +37,12 @@ def units(c: ModelConfig) -> Units:
         "up": Linear((D, F), ("embed", "mlp"), bias=False),
         "down": Linear((F, D), ("mlp", "embed"), False, writes_residual=True),
     }
-    return with_norms(c, units)
+    return drop_unused_norms(c, units)
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
     """Return the attention term at state x_BLD, see `Block`."""
-    y_BLD = before_term(c, norm, weights, "norm_1", x_BLD)
+    y_BLD = term_input(c, norm, weights, "norm_1", x_BLD)
     frequencies_h = rotary_frequencies(c)
     q_BLNH = rotate(linear(weights["query"], y_BLD), positions_BL, frequencies_h)
     k_BLKH = rotate(linear(weights["key"], y_BLD), positions_BL, frequencies_h)
@@ -54,7 +54,7 @@ def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
     """Return the feed-forward term at state x_BLD."""
     if c.chain_norms:
         x_BLD = norm(c, weights["norm_1"], x_BLD)
-    y_BLD = before_term(c, norm, weights, "norm_2", x_BLD)
+    y_BLD = term_input(c, norm, weights, "norm_2", x_BLD)
     gate_BLF = jax.nn.silu(linear(weights["gate"], y_BLD))
     h_BLF = gate_BLF * linear(weights["up"], y_BLD)
     return linear(weights["down"], constrain(h_BLF, *FEED_FORWARD))

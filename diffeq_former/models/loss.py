@@ -10,7 +10,7 @@ V vocabulary.
 import jax
 import jax.numpy as jnp
 
-from diffeq_former.models.partition import constrain, num_shares
+from diffeq_former.models.partition import constrain, num_shards
 
 NO_TARGET = -1
 TILE = 128
@@ -39,7 +39,7 @@ def cross_entropy_sums(
     unembedding_DV = _pad_vocabulary(unembedding_DV)
     # One copy per batch shard, so that gradients are summed over chunks within each
     # shard and reduced over the network once.
-    N = num_shares("batch")
+    N = num_shards("batch")
     unembedding_NDV = constrain(
         jnp.broadcast_to(
             unembedding_DV.astype(x_BLD.dtype), (N, *unembedding_DV.shape)
@@ -83,7 +83,7 @@ def _pad_vocabulary(unembedding_DV: jax.Array) -> jax.Array:
     """Append columns of zeros if they are few and the vocabulary is not sharded."""
     V = unembedding_DV.shape[1]
     padding = -V % TILE
-    if 100 * padding > V or num_shares("vocab") > 1:
+    if 100 * padding > V or num_shards("vocab") > 1:
         return unembedding_DV
     return jnp.pad(unembedding_DV, ((0, 0), (0, padding)))
 

@@ -30,13 +30,13 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     return nn.with_logical_constraint(x, axes, fallback=fallback)
 
 
-def num_shares(name: str) -> int:
+def num_shards(name: str) -> int:
     """Return the number of shards of a logical axis; 1 without a mesh."""
     sizes = jax.sharding.get_abstract_mesh().shape
     return math.prod(sizes[axis] for axis in _mesh_axes(name))
 
 
-def on_each_device(
+def shard_map_kernel(
     function: Callable, axes: tuple[tuple, ...], result_axes: tuple[str | None, ...]
 ) -> Callable:
     """Wrap a function so that each device computes it on its own shards.
@@ -59,7 +59,7 @@ def on_each_device(
     )
 
 
-def rows_apart(function: Callable) -> Callable:
+def map_shards(function: Callable) -> Callable:
     """Map a function over batch shards, the leading axis of its arguments.
 
     Each shard is computed on the devices that hold it, so that within the function the
@@ -89,7 +89,7 @@ def _mesh_axes(name: str) -> tuple[str, ...]:
     return (axes,) if isinstance(axes, str) else axes
 
 
-def constrain_table(units: Units, table: dict) -> dict:
+def constrain_weights(units: Units, table: dict) -> dict:
     """Shard generated weights, with axes [T, ...], as stored weights are sharded.
 
     The constraint also applies to their gradients. Generation is then local to each

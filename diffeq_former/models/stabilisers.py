@@ -22,16 +22,16 @@ from diffeq_former.ode.solvers import SOLVERS, Term
 # Groups of terms that are added to the state together, for the solvers that apply each
 # term once per step.
 _TERMS_AT_ONCE = {"euler": ((0, 1),), "lie_trotter": ((0,), (1,))}
-OF_TERMS = ("norm_1", "norm_2")  # norms of the attention and feed-forward terms
+TERM_NORMS = ("norm_1", "norm_2")  # norms of the attention and feed-forward terms
 
 
-def with_norms(c: ModelConfig, units: Units) -> Units:
+def drop_unused_norms(c: ModelConfig, units: Units) -> Units:
     """Return the units without the norms of the terms if the model has none."""
     keep = c.stabilisers.norm != "none"
     return {k: unit for k, unit in units.items() if keep or not isinstance(unit, Norm)}
 
 
-def before_term(c: ModelConfig, norm: Callable, weights: dict, name: str, x_BLD):
+def term_input(c: ModelConfig, norm: Callable, weights: dict, name: str, x_BLD):
     """Return the input of a term, normalised if the model has pre-norms.
 
     Args:
@@ -68,6 +68,6 @@ def stabilised_step(
         dx_BLD = sum(terms[i](0, x_BLD) for i in indices)
         x_BLD = residual * x_BLD + h * dx_BLD
         if is_post:
-            weights = jax.tree.map(lambda w: w[0], weights_S[OF_TERMS[indices[0]]])
+            weights = jax.tree.map(lambda w: w[0], weights_S[TERM_NORMS[indices[0]]])
             x_BLD = block.norm(c, weights, x_BLD)
     return x_BLD

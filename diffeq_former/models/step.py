@@ -15,7 +15,7 @@ from diffeq_former.models.partition import (
     KEYS,
     QUERIES,
     constrain,
-    constrain_table,
+    constrain_weights,
 )
 from diffeq_former.models.remat import (
     ATTENTION_OUTPUT,
@@ -95,7 +95,7 @@ class Step(nn.Module):
             generated = SOURCES[c.weights].tabulate(
                 c, units, parameters, weights_or_times_S
             )
-        return named(GENERATED_WEIGHTS, constrain_table(units, generated))
+        return named(GENERATED_WEIGHTS, constrain_weights(units, generated))
 
     def _at(self, node: int, weights_S: dict) -> dict:
         weights = jax.tree.map(lambda w: w[node], weights_S)

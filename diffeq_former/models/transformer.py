@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
-from diffeq_former.models.grid import own_grid
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.hypernetwork import Hypernetwork
-from diffeq_former.models.partition import HIDDEN, constrain, constrain_table
+from diffeq_former.models.partition import HIDDEN, constrain, constrain_weights
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.scan import scan_over_grid
 from diffeq_former.models.step import Step
@@ -70,7 +70,7 @@ class Transformer(nn.Module):
           table: The result of `tabulate` for the same parameters and grid; None
             computes it here.
           grid: The depth grid, with the nodes of the model's solver and `num_layers`
-            steps; None stands for `own_grid`.
+            steps; None stands for `default_grid`.
           positions_BL: Positions of the tokens in their sequences; None stands for
             0, 1, ...
         """
@@ -80,7 +80,7 @@ class Transformer(nn.Module):
         segments_BL = None
         if c.document_masking and not self.cached:  # a cache holds one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
-        parameters, grid = self.weights(), grid or own_grid(self.config)
+        parameters, grid = self.weights(), grid or default_grid(self.config)
         if c.generate_weights == "per_step":
             per_step = grid.times_TS
         else:
@@ -114,13 +114,13 @@ class Transformer(nn.Module):
 
         For `grid` see `hidden`.
         """
-        return self._tabulate(self.weights(), grid or own_grid(self.config))
+        return self._tabulate(self.weights(), grid or default_grid(self.config))
 
     @jax.named_scope("tabulate")
     def coefficients(self, grid: Grid | None = None) -> dict[str, jax.Array]:
         """Return a hypernetwork's u(t) for each weight at all grid times, [T S, E]."""
         c = self.config
-        times = (grid or own_grid(c)).times_TS.reshape(-1)
+        times = (grid or default_grid(c)).times_TS.reshape(-1)
         return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
 
     @jax.named_scope("tabulate")
@@ -129,7 +129,7 @@ class Transformer(nn.Module):
         table = SOURCES[c.weights].tabulate(
             c, self.block.units(c), parameters, times_TS.reshape(-1)
         )
-        table = constrain_table(self.block.units(c), table)
+        table = constrain_weights(self.block.units(c), table)
         return jax.tree.map(lambda w: w.reshape(times_TS.shape + w.shape[1:]), table)
 
 

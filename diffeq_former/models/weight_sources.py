@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.hypernetwork import Hypernetwork
-from diffeq_former.models.init_scale import base_stddev
+from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.lora import adapter, is_adapted, scale
 from diffeq_former.models.parameters import norm_parameters, normal
 from diffeq_former.models.units import Norm, Unit, Units
@@ -93,7 +93,7 @@ class _Stored(nn.Module):
         unit, leading, layers = self.unit, self.leading, ("layers",) * len(self.leading)
         if isinstance(unit, Norm):
             return norm_parameters(self, unit, leading, layers)
-        stddev = base_stddev(self.config, unit)
+        stddev = kernel_stddev(self.config, unit)
         kernel, bias = leading + unit.kernel, leading + unit.bias_shape
         stored = {"kernel": normal(self, "kernel", stddev, kernel, layers + unit.axes)}
         if unit.bias:

@@ -10,7 +10,7 @@ from diffeq_former.distributed.sharding_rules import (
     MESH_AXES,
     SEQUENCE,
     TENSOR,
-    num_row_shares,
+    num_batch_shards,
 )
 from diffeq_former.models.attention_kernels import Hardware, choose
 from diffeq_former.planning import communication, shapes
@@ -165,7 +165,7 @@ def flops_of_step(config: Config, sizes: Sizes, seq_len: int) -> float:
     """
     c = config.model
     queries = seq_len / sizes[SEQUENCE]
-    num_sequences = config.training.batch_size / num_row_shares(sizes)
+    num_sequences = config.training.batch_size / num_batch_shards(sizes)
     field = multiplied(share_of(c, sizes[TENSOR])).of(num_sequences, seq_len, queries)
     logits = 8 * num_sequences * queries * c.d_model * c.vocab_size / sizes[TENSOR]
     return c.num_layers * field + logits + _generation_flops(config, sizes)

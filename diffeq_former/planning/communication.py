@@ -18,7 +18,7 @@ from diffeq_former.distributed.sharding_rules import (
     ROWS,
     SEQUENCE,
     TENSOR,
-    num_row_shares,
+    num_batch_shards,
 )
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.units import Linear
@@ -145,7 +145,7 @@ def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]
 
 def _tokens(config: Config, sizes: Sizes, seq_len: int) -> float:
     """Return the number of tokens per step on one device."""
-    num_shards = num_row_shares(sizes) * sizes[SEQUENCE]
+    num_shards = num_batch_shards(sizes) * sizes[SEQUENCE]
     return config.training.batch_size * seq_len / num_shards
 
 

@@ -15,7 +15,7 @@ from diffeq_former.distributed.sharding_rules import (
     FSDP,
     SEQUENCE,
     TENSOR,
-    num_row_shares,
+    num_batch_shards,
 )
 from diffeq_former.planning import shapes
 from diffeq_former.planning.remat_cost import kept, share_of
@@ -114,7 +114,7 @@ def memory(
         one_step=one_step * (config.model.remat != "none")
         + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
-        batch=2 * 4 * config.training.batch_size * seq_len / num_row_shares(sizes),
+        batch=2 * 4 * config.training.batch_size * seq_len / num_batch_shards(sizes),
     )
 
 
@@ -134,7 +134,7 @@ def kept_bytes(
 
 def _sequences(config: Config, sizes: Sizes) -> float:
     """Return the number of sequences per micro-batch on one device."""
-    num_shards = micro_batches(config, sizes) * num_row_shares(sizes)
+    num_shards = micro_batches(config, sizes) * num_batch_shards(sizes)
     return config.training.batch_size / num_shards
 
 

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from diffeq_former.config import Config, resolve
 from diffeq_former.distributed.sharding_rules import DATA, FSDP
 from diffeq_former.errors import UserError
-from diffeq_former.models.attention_kernels import Hardware, this_hardware
+from diffeq_former.models.attention_kernels import Hardware, detect_hardware
 from diffeq_former.planning.closed_form import needed_memory
 from diffeq_former.planning.memory import Memory
 from diffeq_former.planning.shapes import Sizes, micro_batches
@@ -20,7 +20,7 @@ Change = dict[str, int | str | bool]  # new values by `section.field`
 
 def advice(config: Config, mesh: Mesh, seq_len: int) -> str:
     """List the estimated memory by part, and the changes that save most."""
-    sizes, hardware = dict(mesh.shape), this_hardware()
+    sizes, hardware = dict(mesh.shape), detect_hardware()
     needed = needed_memory(config, sizes, hardware, seq_len)
     stats = mesh.local_devices[0].memory_stats() or {}
     lines = _table(needed, stats.get("bytes_limit"))

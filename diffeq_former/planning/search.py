@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diffeq_former.config import Config, MeshConfig
 from diffeq_former.config.model_validation import validate_model
-from diffeq_former.distributed.sharding_rules import MESH_AXES, num_row_shares
+from diffeq_former.distributed.sharding_rules import MESH_AXES, num_batch_shards
 from diffeq_former.errors import UserError
 from diffeq_former.models.attention_kernels import choose
 from diffeq_former.models.remat import POLICIES
@@ -46,7 +46,9 @@ def _plans(config: Config, num_devices: int, device: Device) -> Iterator[Plan]:
     choices = (
         (sizes, batch_size, remat)
         for sizes in _meshes(num_devices)
-        for batch_size in _divisors(config.training.batch_size // num_row_shares(sizes))
+        for batch_size in _divisors(
+            config.training.batch_size // num_batch_shards(sizes)
+        )
         for remat in POLICIES
     )
     for sizes, batch_size, remat in choices:

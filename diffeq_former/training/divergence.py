@@ -30,7 +30,7 @@ def is_spike(c: TrainingConfig, loss: jax.Array, usual_loss: jax.Array) -> jax.A
     return known & (c.spike_factor > 0) & (loss > c.spike_factor * usual_loss)
 
 
-def next_usual_loss(usual_loss: jax.Array, loss: jax.Array) -> jax.Array:
+def next_loss_ema(usual_loss: jax.Array, loss: jax.Array) -> jax.Array:
     """Return the running mean of the loss after a good step with this loss."""
     mean = usual_loss + _EMA_WEIGHT * (loss - usual_loss)
     return jnp.where(usual_loss == NO_STEP_YET, loss, mean)

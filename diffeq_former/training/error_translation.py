@@ -21,7 +21,7 @@ from diffeq_former.training.divergence import Diverged
 
 
 @contextlib.contextmanager
-def told(workdir: Path, learning_rate: float) -> Iterator[None]:
+def translate_errors(workdir: Path, learning_rate: float) -> Iterator[None]:
     """Translate errors raised in this context into UserError or FaultError.
 
     Args:

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 
 from diffeq_former.config import Config
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.grid import own_grid
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
-from diffeq_former.models.partition import constrain_table, num_shares, rows_apart
+from diffeq_former.models.partition import constrain_weights, map_shards, num_shards
 from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
@@ -37,7 +37,7 @@ def loss_and_gradients(
       params: The model's parameters.
       batches_MBL: Arrays `inputs` and `targets`, [M, B, L].
       key: The random key of the dropout masks.
-      grid: The depth grid; None: `own_grid`.
+      grid: The depth grid; None: `default_grid`.
 
     Returns:
       A dictionary of means over all positions that have a target: `loss`, the
@@ -48,8 +48,8 @@ def loss_and_gradients(
       The gradients of loss + z_loss + the weighted transport cost and smoothness. The
       gradient of a bank is a BankGradient if the weights were tabulated.
     """
-    grid = grid or own_grid(config.model)
-    variables, frozen, pull_back = variables_and_way_back(config, params, grid)
+    grid = grid or default_grid(config.model)
+    variables, frozen, pull_back = split_for_differentiation(config, params, grid)
 
     def sums_and_gradients(batch_BL, key):
         objective = jax.grad(_objective, argnums=1, has_aux=True)
@@ -80,7 +80,7 @@ def loss_and_gradients(
     return losses, pull_back(gradients)
 
 
-def variables_and_way_back(config: Config, params: dict, grid: Grid | None = None):
+def split_for_differentiation(config: Config, params: dict, grid: Grid | None = None):
     """Split the variables for differentiation, and return the pullback.
 
     Returns:
@@ -115,7 +115,7 @@ def variables_and_way_back(config: Config, params: dict, grid: Grid | None = Non
             gradients["table"],
             table,
         )
-        flat = constrain_table(BLOCKS[c.block].units(c), flat)
+        flat = constrain_weights(BLOCKS[c.block].units(c), flat)
         cotangents = jax.tree.map(lambda g, w: g.reshape(w.shape), flat, table)
         u = apply(params["weights"], "coefficients") if banks else {}
         bank_gradients = {
@@ -163,13 +163,13 @@ def _objective(
 
 def _sum_over_shards(function, batches_MBL: dict, key):
     """As `_sum_over`, with one sum per shard of the batch, added up at the end."""
-    N = num_shares("batch")
+    N = num_shards("batch")
 
     def split(x_MBL):
         return x_MBL.reshape(len(x_MBL), N, -1, *x_MBL.shape[2:])
 
     def per_shard(batch_NBL, key):
-        return rows_apart(function)(batch_NBL, jax.random.split(key, N))
+        return map_shards(function)(batch_NBL, jax.random.split(key, N))
 
     sums_N = _sum_over(per_shard, jax.tree.map(split, batches_MBL), key)
     return jax.tree.map(lambda x: x.sum(0), sums_N)

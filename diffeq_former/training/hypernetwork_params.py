@@ -33,13 +33,13 @@ def join(rest: dict, banks: dict) -> dict:
     return rest | ({"weights": layers} if layers else {})
 
 
-def tree_of(name: str, bank) -> dict:
+def bank_tree(name: str, bank) -> dict:
     """Return a parameter tree that contains only this bank."""
     return {"weights": {name: {"bank": bank}}}
 
 
-def bank_of(name: str, tree: dict):
-    """Return the bank in a tree made by `tree_of`."""
+def get_bank(name: str, tree: dict):
+    """Return the bank in a tree made by `bank_tree`."""
     return tree["weights"][name]["bank"]
 
 
@@ -55,7 +55,7 @@ class BankGradient:
         u_TC = jax.lax.dynamic_slice_in_dim(self.u_TE, start, count, axis=1)
         return BankGradient(u_TC, self.kernels_T)
 
-    def multiplied_out(self) -> jax.Array:
+    def materialise(self) -> jax.Array:
         """Materialise the gradient, an array [E, *kernel]."""
         return jnp.tensordot(self.u_TE.T, self.kernels_T, 1)
 
@@ -84,7 +84,7 @@ def rows(gradient: jax.Array | BankGradient, start, count: int):
 def as_array(gradient: jax.Array | BankGradient) -> jax.Array:
     """Return the gradient as an array, materialised if it is factored."""
     if isinstance(gradient, BankGradient):
-        return gradient.multiplied_out()
+        return gradient.materialise()
     return gradient
 
 

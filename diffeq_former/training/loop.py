@@ -12,23 +12,23 @@ from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.read_ahead import ReadAhead
-from diffeq_former.distributed.mesh import rows_of_process, shard_batch
+from diffeq_former.distributed.mesh import local_sequences, shard_batch
 from diffeq_former.distributed.multihost import AnyProcess, is_primary, together
 from diffeq_former.errors import Interrupted
 from diffeq_former.process_exit import OK, STOPPED
 from diffeq_former.training import checkpoint, divergence, run_directory, state
 from diffeq_former.training.checkpoint.integrity import Damaged, set_aside
 from diffeq_former.training.divergence import Diverged
-from diffeq_former.training.error_translation import told
+from diffeq_former.training.error_translation import translate_errors
 from diffeq_former.training.evaluation_hooks import EvaluationHooks, HookRunner, is_due
 from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.run_directory import locked
-from diffeq_former.training.run_summary import described
+from diffeq_former.training.run_summary import summarize_run
 from diffeq_former.training.state import TrainState
-from diffeq_former.training.step import depth_of_step, make_train_steps
+from diffeq_former.training.step import make_train_steps, sample_depth
 from diffeq_former.training.writers import MetricsWriter
 
 
@@ -72,8 +72,8 @@ def train(
             workdir, config, dataset, allow_config_change=allow_config_change
         )
     )
-    summary = described(config, dataset.seq_len, mesh)
-    translated = told(workdir, config.optimizer.learning_rate)
+    summary = summarize_run(config, dataset.seq_len, mesh)
+    translated = translate_errors(workdir, config.optimizer.learning_rate)
     with translated, locked(workdir), contextlib.ExitStack() as stack:
         args = (config, workdir, dataset, mesh, hooks, stop, first_state)
         return _Loop(*args, stack, summary).run()
@@ -188,7 +188,7 @@ class _Loop:
             start_step=self._step,
             num_workers=data.num_workers,
             timeout=data.timeout,
-            places=rows_of_process(self._mesh, batch_size),
+            places=local_sequences(self._mesh, batch_size),
             should_stop=self._stop,
         )
 
@@ -217,7 +217,7 @@ class _Loop:
         """Dispatch a step, then report the previous one while the device is busy."""
         with self._meter.data_wait():
             batch = shard_batch(next(self._batches), self._mesh)
-        depth = depth_of_step(self._config, self._step)
+        depth = sample_depth(self._config, self._step)
         with jax.transfer_guard("disallow"):
             self._state, metrics = self._steps[depth](self._state, batch)
         self._meter.count_step(depth)

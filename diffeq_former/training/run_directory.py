@@ -20,7 +20,7 @@ from typing import TextIO
 
 from jax.sharding import Mesh
 
-from diffeq_former.atomic_io import aside, whole_file
+from diffeq_former.atomic_io import aside, atomic_file
 from diffeq_former.config import Config, resolve
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.data import tokenizers
@@ -105,7 +105,7 @@ def write(workdir: Path, config: Config, dataset: Dataset) -> None:
     _write_run(workdir, config, (dataset.path / MANIFEST).read_text(encoding="utf-8"))
 
 
-def write_twin(workdir: Path, config: Config, other: Path) -> None:
+def write_like(workdir: Path, config: Config, other: Path) -> None:
     """As `write`, for a run with the tokenizer and the data of the run in `other`."""
     shutil.copytree(other / TOKENIZER, workdir / TOKENIZER)
     _write_run(workdir, config, (other / MANIFEST).read_text(encoding="utf-8"))
@@ -234,7 +234,7 @@ def _read_json(path: Path) -> dict:
 
 
 def _write(path: Path, text: str) -> None:
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

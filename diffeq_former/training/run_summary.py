@@ -9,13 +9,13 @@ from diffeq_former.models import attention_kernels
 from diffeq_former.training import flops
 
 
-def described(config: Config, seq_len: int, mesh: Mesh) -> str:
+def summarize_run(config: Config, seq_len: int, mesh: Mesh) -> str:
     """Return one line: the attention kernel in use, and the definition of MFU.
 
     Raises:
       UserError: If the configured attention kernel is not available.
     """
-    hardware = attention_kernels.this_hardware()
+    hardware = attention_kernels.detect_hardware()
     attention = attention_kernels.describe(
         config.model, hardware, seq_len, mesh.shape[SEQUENCE]
     )

@@ -116,7 +116,7 @@ def parameter_shapes(c: ModelConfig) -> dict:
     return nn.unbox(_boxed_shapes(c))
 
 
-def update_of(config: Config) -> Update:
+def make_update(config: Config) -> Update:
     return Update(config.optimizer, config.training.num_steps)
 
 
@@ -131,7 +131,7 @@ def _first(config: Config, params: dict) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=update_of(config).init(trainable.split(config, params)[0]),
+        opt_state=make_update(config).init(trainable.split(config, params)[0]),
         bad_steps=jnp.zeros((), jnp.int32),
         skipped_steps=jnp.zeros((), jnp.int32),
         usual_loss=jnp.float32(NO_STEP_YET),

@@ -17,15 +17,15 @@ from diffeq_former.distributed.mesh import (
     on_mesh,
     replicated,
 )
-from diffeq_former.models.grid import own_grid
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.partition import constrain
 from diffeq_former.ode import grid as grids
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training import trainable
-from diffeq_former.training.divergence import is_spike, next_usual_loss
+from diffeq_former.training.divergence import is_spike, next_loss_ema
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.optimizer import make_schedule
-from diffeq_former.training.state import TrainState, shardings, update_of
+from diffeq_former.training.state import TrainState, make_update, shardings
 from diffeq_former.training.update import norms, squares
 
 # Folded into the step's key to sample the depth grid independently of dropout.
@@ -38,7 +38,7 @@ def make_train_steps(config: Config, mesh: Mesh) -> dict[int, StepFunction]:
     return {n: make_train_step(config.at_depth(n), mesh) for n in config.all_depths}
 
 
-def depth_of_step(config: Config, done: int) -> int:
+def sample_depth(config: Config, done: int) -> int:
     """Return the number of solver steps in the next training step.
 
     It is sampled as a function of the seed and `done` alone.
@@ -77,7 +77,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
     unchanged and the state counts a skipped step. Spikes of the loss (divergence.py)
     are counted as well, but the update is applied.
     """
-    update = update_of(config)
+    update = make_update(config)
     schedule = make_schedule(config.optimizer, config.training.num_steps)
 
     def train_step(state: TrainState, batch_BL: dict):
@@ -122,7 +122,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
 def _sample_grid(config: Config, key: jax.Array) -> grids.Grid:
     c, kind = config.model, config.training.depth_grid
     if kind == "fixed":
-        return own_grid(c)
+        return default_grid(c)
     grid_key = jax.random.fold_in(key, GRID_KEY)
     return grids.draw(kind, grid_key, c.num_layers, SOLVERS[c.solver].nodes)
 
@@ -145,7 +145,7 @@ def _with_counts(
     new: TrainState, old: TrainState, loss: jax.Array, good: jax.Array
 ) -> TrainState:
     """Update the count of bad steps in a row and the running mean of the loss."""
-    usual_loss = next_usual_loss(old.usual_loss, loss)
+    usual_loss = next_loss_ema(old.usual_loss, loss)
     return new.replace(
         bad_steps=jnp.where(good, 0, old.bad_steps + 1),
         usual_loss=jnp.where(good, usual_loss, old.usual_loss),

@@ -22,13 +22,13 @@ from diffeq_former.config import OptimizerConfig
 from diffeq_former.training.hypernetwork_params import (
     BankGradient,
     as_array,
-    bank_of,
+    bank_tree,
+    get_bank,
     is_gradient,
     join,
     rows,
     split,
     square,
-    tree_of,
 )
 from diffeq_former.training.optimizer import GROUPS, group_of, make_optimizer
 
@@ -59,7 +59,7 @@ class Update:
     def init(self, params: dict) -> OptState:
         """Return the optimizer's state before the first update."""
         rest, banks = split(params)
-        trees = {name: tree_of(name, bank) for name, bank in banks.items()}
+        trees = {name: bank_tree(name, bank) for name, bank in banks.items()}
         bank_states = {name: self._optimizer(t).init(t) for name, t in trees.items()}
         return OptState(self._optimizer(rest).init(rest), bank_states)
 
@@ -90,7 +90,7 @@ class Update:
         )
         updated_banks = {
             name: update_bank(
-                self._optimizer(tree_of(name, bank)),
+                self._optimizer(bank_tree(name, bank)),
                 name,
                 bank_gradients[name],
                 opt_state.banks[name],
@@ -182,7 +182,7 @@ def update_bank(
     """Update one bank [E, *kernel], as `update_tree` does; fields are bare arrays.
 
     Args:
-      optimizer: The optimizer of `tree_of(name, bank)`. Its state consists of scalars
+      optimizer: The optimizer of `bank_tree(name, bank)`. Its state consists of scalars
         and arrays like the bank, whose rows must be independent if `count` < E.
       name: The name of the bank's layer.
       gradient: The gradient of the bank.
@@ -197,14 +197,14 @@ def update_bank(
     def update_rows(start, bank, leaves):
         params, opt_state, *sums = update_tree(
             optimizer,
-            tree_of(name, rows(gradient, start, count)),
+            bank_tree(name, rows(gradient, start, count)),
             structure.unflatten(leaves),
-            tree_of(name, bank),
+            bank_tree(name, bank),
             scale,
             good,
         )
-        sums = [bank_of(name, tree) for tree in sums]
-        return bank_of(name, params), jax.tree.leaves(opt_state), sums
+        sums = [get_bank(name, tree) for tree in sums]
+        return get_bank(name, params), jax.tree.leaves(opt_state), sums
 
     if count == len(bank):
         bank, leaves, sums = update_rows(0, bank, before)

@@ -11,7 +11,7 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
-from diffeq_former.atomic_io import whole_file
+from diffeq_former.atomic_io import atomic_file
 from diffeq_former.config.dataclass_config import flatten
 
 ROLLBACKS = "rollbacks"
@@ -107,5 +107,5 @@ def _drop_later_lines(path: Path, step: int, rollbacks: int) -> None:
     lines = path.read_text().splitlines(keepends=True)
     retained = [x for x in lines if x.endswith("\n") and is_retained(json.loads(x))]
     if retained != lines:
-        with whole_file(path) as partial:
+        with atomic_file(path) as partial:
             partial.write_text("".join(retained))

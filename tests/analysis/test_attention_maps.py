@@ -7,7 +7,7 @@ from cases import TINY, mesh_of, params_of, tokens_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.attention_maps import describe
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.analysis.token_sensitivity import gradient_x_input, rollout
 
 
@@ -37,7 +37,7 @@ def test_rollout_multiplies_the_mixed_maps():
 
 def test_gradient_x_input_is_the_slope_as_a_token_fades():
     """d/ds of the largest logit, with token j's embedding times s, at s = 1."""
-    model = Trained("run", TINY, params_of(TINY, stddev=0.1), None, mesh_of())
+    model = LoadedModel("run", TINY, params_of(TINY, stddev=0.1), None, mesh_of())
     x_LD = np.asarray(depth.embed(TINY, model.ends, tokens_of(TINY, 1)[0]))
     last = 5
     found = np.asarray(gradient_x_input(TINY, model.ends, model.table, x_LD, last))

@@ -10,7 +10,7 @@ from cases import TINY, mesh_of, params_of
 
 from diffeq_former.analysis import clustering, spectra
 from diffeq_former.analysis.depth import step
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.config import Stabilisers
 
 IDENTITY = jnp.eye(3)
@@ -97,7 +97,7 @@ def test_three_axes_keep_all_that_three_dimensions_have():
 def test_a_models_heads_move_tokens_as_its_attention_does(norm):
     """The second of two tokens sees all in the model too; without its biases."""
     config = dataclasses.replace(TINY, stabilisers=Stabilisers(norm=norm))
-    model = Trained("run", config, params_of(config), None, mesh_of())
+    model = LoadedModel("run", config, params_of(config), None, mesh_of())
     weights = model.weights_at(model.times(None))
     for unit in weights.values():
         if "bias" in unit:

@@ -8,7 +8,7 @@ import pytest
 from cases import TINY, mesh_of, model, name, params_of, stabilised, tokens_of
 
 from diffeq_former.analysis import depth
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.config import Stabilisers
 from diffeq_former.models.transformer import Transformer, ends_of
 
@@ -51,7 +51,7 @@ def test_attention_maps_weigh_the_values():
     """Of one head: its map times the values, written out, is the attention term."""
     config = dataclasses.replace(TINY, num_heads=1)
     params, tokens_L = params_of(config), tokens_of(config, batch=1)[0]
-    trained = Trained("run", config, params, None, mesh_of())
+    trained = LoadedModel("run", config, params, None, mesh_of())
     first_LD = depth.embed(config, trained.ends, tokens_L)
     states_TLD = depth.states(config, trained.table, first_LD)
     maps_TNLL = np.asarray(depth.attention_maps(config, trained.table, states_TLD))

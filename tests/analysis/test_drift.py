@@ -9,7 +9,7 @@ import pytest
 from cases import TINY, mesh_of, params_of, stabilised, tokens_of
 
 from diffeq_former.analysis import depth, drift, sensitivity
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.models.loss import NO_TARGET
 
 RANDOM = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def test_figures_of_known_states():
 def test_gradients_by_depth_are_finite_differences(x64, config, places):
     """Of the loss by each state's entries, with all later steps written out."""
     config = dataclasses.replace(config, vocab_size=11)
-    model = Trained("run", config, params_of(config), None, mesh_of())
+    model = LoadedModel("run", config, params_of(config), None, mesh_of())
     c, B, L = config, 2, 3
     exact = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)  # noqa: E731
     ends, table = exact(model.ends), exact(model.table)

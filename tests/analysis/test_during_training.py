@@ -8,7 +8,7 @@ import pytest
 from cases import TINY, mesh_of, params_of
 from prepared import prepare_words
 
-from diffeq_former.analysis.during_training import make_analyse
+from diffeq_former.analysis.during_training import make_analysis
 from diffeq_former.config import Config
 
 
@@ -22,7 +22,7 @@ def figures_of(dataset, mesh, *, broken=False, **model) -> dict[str, float]:
     params = params_of(config.model)
     if broken:
         params["embedding"]["token"] = params["embedding"]["token"] * jnp.inf
-    return make_analyse(config, dataset, mesh)(params)
+    return make_analysis(config, dataset, mesh)(params)
 
 
 @pytest.mark.mesh

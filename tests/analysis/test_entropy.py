@@ -8,13 +8,13 @@ from cases import TINY, mesh_of, params_of, tokens_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.entropy import entropies
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.models.transformer import Transformer
 
 
 @pytest.fixture(scope="module")
 def model():
-    return Trained("run", TINY, params_of(TINY), None, mesh_of())
+    return LoadedModel("run", TINY, params_of(TINY), None, mesh_of())
 
 
 def test_the_last_is_that_of_the_models_prediction(model):

@@ -54,7 +54,7 @@ def model():
     """Of the shapes of the tools' trained run, so that they share compiled programs."""
     config = dataclasses.replace(TINY.model, vocab_size=258)
     params = params_of(config, stddev=0.1)
-    return subjects.Trained("tiny", config, params, ByteTokenizer(), mesh_of())
+    return subjects.LoadedModel("tiny", config, params, ByteTokenizer(), mesh_of())
 
 
 def _entropies(model, sentences):

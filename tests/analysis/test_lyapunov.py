@@ -10,7 +10,7 @@ import pytest
 from cases import TINY, mesh_of, model, params_of, tokens_of
 
 from diffeq_former.analysis import depth, lyapunov
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.ode.solvers import SOLVERS
 
 RANDOM = np.random.default_rng(0)
@@ -88,7 +88,7 @@ class Case:
 @functools.cache
 def case_of(changed_tokens=(), **changes):
     config = dataclasses.replace(TINY, **{"dtype": "float64"} | changes)
-    trained = Trained("run", config, params_of(config), None, mesh_of())
+    trained = LoadedModel("run", config, params_of(config), None, mesh_of())
     # Analyses take float32; float64 tells derivatives apart.
     config = config.for_inference()
     table = jax.tree.map(lambda w: np.asarray(w, config.dtype), trained.table)

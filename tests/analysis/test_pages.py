@@ -28,7 +28,7 @@ def test_a_single_row_stands_upright():
 @pytest.fixture
 def drawn(tmp_path):
     plotting.require_matplotlib()
-    with plotting.drawn(tmp_path / "line.png", (12, 3)) as axes:
+    with plotting.saved_figure(tmp_path / "line.png", (12, 3)) as axes:
         axes.plot([0, 1])
     return pages.picture(tmp_path / "line.png")
 

@@ -10,7 +10,7 @@ import pytest
 from cases import TINY, mesh_of, params_of, tokens_of
 
 from diffeq_former.analysis import depth, pde
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.errors import UserError
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -113,7 +113,7 @@ def test_too_long_steps_are_refused(solver, stencil):
 
 def case_of(**changes):
     config = dataclasses.replace(TINY, **changes)
-    model = Trained("run", config, params_of(config), None, mesh_of())
+    model = LoadedModel("run", config, params_of(config), None, mesh_of())
     ids_L = tokens_of(config, batch=1)[0]
     return config, model.table, depth.embed(config, model.ends, ids_L)
 

@@ -7,12 +7,12 @@ from diffeq_former.errors import UserError
 
 
 def test_a_picture_is_written_whole_or_not_at_all(tmp_path):
-    output = plotting.new_picture(str(tmp_path / "a.png"))
-    with pytest.raises(ZeroDivisionError), plotting.drawn(output) as axes:
+    output = plotting.new_plot(str(tmp_path / "a.png"))
+    with pytest.raises(ZeroDivisionError), plotting.saved_figure(output) as axes:
         axes.plot([1, 2], plotting.STYLES[0])
         _ = 1 / 0
     assert not any(tmp_path.iterdir())
-    with plotting.drawn(output) as axes:
+    with plotting.saved_figure(output) as axes:
         axes.plot([1, 2], plotting.STYLES[0])
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert output.read_bytes().startswith(b"\x89PNG")
@@ -22,10 +22,10 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path):
 def test_only_new_png_files_are_taken(tmp_path, name):
     (tmp_path / "old.png").write_text("mine")
     with pytest.raises(UserError, match=r"--output=.*name a \.png file that does not"):
-        plotting.new_picture(str(tmp_path / name))
+        plotting.new_plot(str(tmp_path / name))
 
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"pip install -e '\.\[plot\]'"):
-        plotting.new_picture(str(tmp_path / "a.png"))
+        plotting.new_plot(str(tmp_path / "a.png"))

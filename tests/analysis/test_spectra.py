@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import TINY, mesh_of, params_of
 
-from diffeq_former.analysis.loaded_model import Trained
+from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.analysis.spectra import (
     bands,
     eigenvalues,
@@ -81,7 +81,7 @@ def test_bands_are_percentiles_over_all_heads():
 
 def trained(**changes):
     model = dataclasses.replace(TINY, **changes)
-    return Trained("run", model, params_of(model), None, mesh_of())
+    return LoadedModel("run", model, params_of(model), None, mesh_of())
 
 
 @pytest.fixture(params=["gpt", "llama"])

@@ -12,9 +12,9 @@ from diffeq_former.config import Config, MeshConfig, TrainingConfig
 from diffeq_former.distributed.mesh import (
     check_fits,
     layout,
+    local_sequences,
     make_mesh,
     parameter_shardings,
-    rows_of_process,
     shard_batch,
 )
 from diffeq_former.errors import UserError
@@ -49,7 +49,7 @@ def test_sizes_that_do_not_multiply_to_the_devices(asked):
 def test_each_device_gets_its_rows():
     mesh = mesh_of(8, fsdp=2, tensor=2)
     rows = np.arange(32, dtype=np.int32).reshape(16, 2)
-    assert rows_of_process(mesh, 16) == list(range(16))
+    assert local_sequences(mesh, 16) == list(range(16))
     sharded = shard_batch({"inputs": rows}, mesh)["inputs"]
     for shard in sharded.addressable_shards:
         (data,), (fsdp,), _, _ = np.where(mesh.devices == shard.device)

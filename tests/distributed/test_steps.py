@@ -9,12 +9,12 @@ import pytest
 from cases import EVERY_MESH, TINY, mesh_of, params_of
 
 from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
-from diffeq_former.distributed.mesh import num_row_shares, shard_batch
+from diffeq_former.distributed.mesh import num_batch_shards, shard_batch
 from diffeq_former.distributed.sharding_rules import RULES
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.training import state
-from diffeq_former.training.hypernetwork_params import bank_of, join
+from diffeq_former.training.hypernetwork_params import get_bank, join
 from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_step
 
@@ -61,7 +61,7 @@ def parameters(model: ModelConfig):
 
 def step_on(mesh, config: Config):
     params = parameters(config.model)
-    opt_state, zero = state.update_of(config).init(params), np.int32(0)
+    opt_state, zero = state.make_update(config).init(params), np.int32(0)
     before = TrainState(zero, params, opt_state, zero, zero, np.float32(0), zero)
     before = jax.device_put(before, state.shardings(config, mesh))
     return make_train_step(config, mesh)(before, shard_batch(batch_of(ROWS), mesh))
@@ -103,7 +103,7 @@ def slow(*values):
 def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
     devices, chunk = mesh_of(8, **EVERY_MESH[mesh]), 8 if mesh == "sequence" else 4
     at_once = (
-        0 if mesh in ("fsdp", "sequence") else ROWS // num_row_shares(devices) // 2
+        0 if mesh in ("fsdp", "sequence") else ROWS // num_batch_shards(devices) // 2
     )
     config = config_of(block, weights, at_once, chunk)
     after, metrics = step_on(devices, config)
@@ -136,7 +136,7 @@ def test_parameters_are_made_where_the_rules_put_them(mesh, block, weights):
     of_banks = places.opt_state.banks.items()
     means = join(
         places.opt_state.rest[0].mu,
-        {name: bank_of(name, bank[0].mu) for name, bank in of_banks},
+        {name: get_bank(name, bank[0].mu) for name, bank in of_banks},
     )
     for box, place, of_mean in zip(
         jax.tree.leaves(

@@ -21,10 +21,10 @@ from diffeq_former.models.attention_kernels import (
     Hardware,
     choose,
     describe,
+    detect_hardware,
     splash,
-    this_hardware,
 )
-from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, on_each_device
+from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
@@ -114,7 +114,7 @@ def test_the_sizes_of_heads(hardware, head_dim, kernel):
 
 
 def test_the_machine_of_the_tests():
-    assert this_hardware() == CPU
+    assert detect_hardware() == CPU
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_gpu_is_known_by_its_compute_capability(version, expected, monkeypatch
     device = types.SimpleNamespace(compute_capability=version)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert this_hardware() == expected
+    assert detect_hardware() == expected
 
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
@@ -184,7 +184,7 @@ def test_splash_is_attention(documents, mesh):
     axes = (QUERIES, KEYS, KEYS, SEGMENTS)
 
     def attend(*arguments):
-        return on_each_device(interpreted, axes, QUERIES)(*arguments)
+        return shard_map_kernel(interpreted, axes, QUERIES)(*arguments)
 
     gradients, o = value_and_gradients(attend, documents, **mesh)
     expected_gradients, expected = value_and_gradients(KERNELS["xla"], documents)
@@ -213,7 +213,7 @@ def test_the_lowered_step_calls_the_kernel(
     hardware, changes, axes, M, kernel, monkeypatch
 ):
     """For another machine than this; with accumulation, on a mesh by each device."""
-    monkeypatch.setattr(attention, "this_hardware", lambda: hardware)
+    monkeypatch.setattr(attention, "detect_hardware", lambda: hardware)
     monkeypatch.setattr(
         fused_attention_stablehlo, "check_cudnn_version", lambda: 91000
     )  # cuDNN is not installed here

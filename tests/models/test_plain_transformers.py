@@ -12,7 +12,7 @@ import pytest
 from cases import TINY, params_of, tokens_of
 
 from diffeq_former.config import ModelConfig, Stabilisers
-from diffeq_former.models.init_scale import base_stddev
+from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.units import Linear
 
@@ -177,7 +177,7 @@ def test_what_writes_to_the_residual_stream_starts_as_small_as_its_sum_needs():
 
     def started(residual):
         c = ModelConfig(weights="layer_table", stabilisers=Stabilisers(residual))
-        return base_stddev(c, writes) / 0.02
+        return kernel_stddev(c, writes) / 0.02
 
     assert started(1.0) == pytest.approx(24**-0.5)
     assert started(0.0) == 1.0

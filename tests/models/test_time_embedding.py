@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import TINY, params_of
 
-from diffeq_former.models.grid import own_grid
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.time_embedding import embed_times, features
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import stage_times
@@ -55,7 +55,7 @@ def test_as_many_steps_as_pieces_compute_as_on_the_curve(solver):
     params = params_of(curve)
     on_curve, on_pieces = (table_of(c, params) for c in (curve, pieces))
     jax.tree.map(np.testing.assert_array_equal, on_pieces, on_curve)
-    assert own_grid(pieces).lengths_T is None
+    assert default_grid(pieces).lengths_T is None
     finer = (table_of(c.at_depth(6), params) for c in (curve, pieces))
     on_curve, on_pieces = (table["ff_in"]["kernel"] for table in finer)
     assert np.abs(on_pieces - on_curve).max() > 1e-2

@@ -9,7 +9,7 @@ from cases import WIDE, mesh_of
 
 from diffeq_former.config import Config, TrainingConfig, default_config, resolve
 from diffeq_former.distributed.mesh import make_mesh
-from diffeq_former.models.attention_kernels import this_hardware
+from diffeq_former.models.attention_kernels import detect_hardware
 from diffeq_former.planning.closed_form import needed_memory
 from diffeq_former.planning.out_of_memory import advice
 
@@ -25,7 +25,7 @@ LINE = re.compile(r"  +([\d.]+) GB  (.+)")
 
 def total(config, mesh):
     sizes = dict(mesh.shape)
-    return needed_memory(config, sizes, this_hardware(), LENGTH).total / 1e9
+    return needed_memory(config, sizes, detect_hardware(), LENGTH).total / 1e9
 
 
 def parts_and_changes(config, mesh):

@@ -8,8 +8,8 @@ from cases import mesh_of
 from loops import StopAfter, lines, train
 from runs import tiny_config
 
-from diffeq_former.analysis.during_training import make_analyse
-from diffeq_former.analysis.loaded_model import Sentence, Trained, states_of
+from diffeq_former.analysis.during_training import make_analysis
+from diffeq_former.analysis.loaded_model import LoadedModel, Sentence, sentence_states
 from diffeq_former.analysis.spectra import products
 from diffeq_former.analysis.trajectory import describe
 from diffeq_former.data.pipeline import validation_batches
@@ -18,7 +18,7 @@ from diffeq_former.training import run_directory
 from diffeq_former.training.evaluation_hooks import EvaluationHooks
 
 
-def expected(trained: Trained, dataset) -> dict[str, float]:
+def expected(trained: LoadedModel, dataset) -> dict[str, float]:
     """By dense eigenvalue problems, head by head."""
     found, times = {}, trained.times(None)
     of_places = trained.weights_at(times[[0, 1, 1]])  # of two steps
@@ -33,7 +33,7 @@ def expected(trained: Trained, dataset) -> dict[str, float]:
             found[key.format("positive_share")] = np.median((kept.real > 0).mean(-1))
             found[key.format("largest_eigenvalue")] = np.median(np.abs(kept[:, 0]))
     [ids] = next(validation_batches(dataset, batch_size=1))["inputs"]
-    states_TLD = states_of(trained, Sentence("", tuple(ids), ()))
+    states_TLD = sentence_states(trained, Sentence("", tuple(ids), ()))
     figures = describe(states_TLD, trained.config.interval)
     excess = figures["cost"] / figures["least_cost"]
     return found | {
@@ -50,7 +50,7 @@ def test_analyses_of_a_run_that_was_interrupted(dataset, tmp_path):
     hooks = EvaluationHooks(
         evaluate=lambda params, should_stop: {"loss": 1.0},
         sample=None,
-        analyse=make_analyse(config, dataset, mesh_of()),
+        analyse=make_analysis(config, dataset, mesh_of()),
     )
     workdir = tmp_path / "run"
     assert train(config, workdir, dataset, hooks, StopAfter(3)) == STOPPED
@@ -60,5 +60,5 @@ def test_analyses_of_a_run_that_was_interrupted(dataset, tmp_path):
     for line in written:
         run = run_directory.load(workdir, mesh_of(), line.pop("step"))
         model = run.config.model
-        trained = Trained("run", model, run.params, run.tokenizer, mesh_of())
+        trained = LoadedModel("run", model, run.params, run.tokenizer, mesh_of())
         assert line == pytest.approx(expected(trained, dataset), rel=1e-4)

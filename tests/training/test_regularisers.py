@@ -12,7 +12,7 @@ from cases import TINY, params_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.config import Config, ModelConfig, TrainingConfig
-from diffeq_former.models.grid import own_grid
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES, draw, uniform
@@ -81,7 +81,7 @@ def test_values(kind, model):
     """Against states that the model sows, and its table."""
     config, batch = config_of(**model), batch_of(ROWS)
     c, params = config.model, params_of(config.model)
-    grid = own_grid(c)
+    grid = default_grid(c)
     if kind in MOVES:
         grid = draw(kind, jax.random.key(1), c.num_layers, SOLVERS[c.solver].nodes)
     losses, _ = accumulated(config, params, batch, 2, grid)

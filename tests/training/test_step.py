@@ -10,8 +10,8 @@ from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingC
 from diffeq_former.distributed.mesh import shard_batch
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES
-from diffeq_former.training.state import TrainState, update_of
-from diffeq_former.training.step import depth_of_step, make_train_step, make_train_steps
+from diffeq_former.training.state import TrainState, make_update
+from diffeq_former.training.step import make_train_step, make_train_steps, sample_depth
 
 CONFIG = Config(
     seed=3,
@@ -45,7 +45,7 @@ NUM_TARGETS = sum(range(8)) + 8 * 8
 
 def new_state(params=None, step: int = 0, config: Config = CONFIG) -> TrainState:
     params = params or params_of(CONFIG.model, stddev=0.02)
-    opt_state = update_of(config).init(params)
+    opt_state = make_update(config).init(params)
     names = ("bad_steps", "skipped_steps", "rollbacks")
     rest = {name: jnp.int32(0) for name in names} | {"usual_loss": jnp.float32(0)}
     return TrainState(jnp.int32(step), params, opt_state, **rest)
@@ -193,18 +193,18 @@ def test_the_loss_at_sampled_depths_is_the_models(batch):
     depths = []
     for done in range(16):
         state = new_state(copy(params), done, config)
-        n = depth_of_step(config, done)
+        n = sample_depth(config, done)
         metrics = steps[n](state, batch)[1]
         assert n == metrics["depth_steps"]
         assert float(metrics["loss"]) == pytest.approx(expected[n], rel=1e-5)
         depths.append(n)
     assert set(depths) == {1, 2} and depths.count(2) > depths.count(1)
-    assert depths == [depth_of_step(config, done) for done in range(16)]
+    assert depths == [sample_depth(config, done) for done in range(16)]
 
 
 def test_depths_are_sampled_from_a_part_on():
     sampled = {"depth_steps": "2,4", "depth_steps_from": 0.25, "num_steps": 40}
-    depths = [depth_of_step(continuous(**sampled), done) for done in range(40)]
+    depths = [sample_depth(continuous(**sampled), done) for done in range(40)]
     assert depths[:10] == 10 * [3] and set(depths[10:]) == {2, 4}
 
 

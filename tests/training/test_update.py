@@ -44,7 +44,7 @@ def gradients_of(params, seed: int) -> dict:
     return jax.tree.map_with_path(draw, params)
 
 
-def multiplied_out(gradients) -> dict:
+def materialise(gradients) -> dict:
     def whole(g):
         return jnp.einsum("te,t...->e...", *jax.tree.leaves(g)) if is_gradient(g) else g
 
@@ -98,7 +98,7 @@ def test_three_updates_are_adamws(params, settings, rtol, rows, monkeypatch):
     c = dataclasses.replace(C, **settings)
     gradients = [gradients_of(params, seed) for seed in range(3)]
     done = updated(c, params, gradients)
-    expected, updates = plainly(c, params, [multiplied_out(g) for g in gradients])
+    expected, updates = plainly(c, params, [materialise(g) for g in gradients])
     assert_near(done.params, expected, rtol)
     assert_near(done.update_squares, squares(updates), 5 * rtol)
     assert_near(done.param_squares, squares(expected), 5 * rtol)
@@ -107,19 +107,19 @@ def test_three_updates_are_adamws(params, settings, rtol, rows, monkeypatch):
 def test_factored_squares_take_the_whole_bank(params):
     c = dataclasses.replace(C, factored_bank=True)
     gradients = [gradients_of(params, seed) for seed in range(3)]
-    expected, _ = plainly(c, params, [multiplied_out(g) for g in gradients])
+    expected, _ = plainly(c, params, [materialise(g) for g in gradients])
     assert_near(updated(c, params, gradients).params, expected)
 
 
 def test_gradients_that_are_not_factored_are_taken_too(params):
     gradients = [gradients_of(params, 0)]
-    whole = [multiplied_out(g) for g in gradients]
+    whole = [materialise(g) for g in gradients]
     assert_near(updated(C, params, whole).params, updated(C, params, gradients).params)
 
 
 def test_norms_of_factors_are_those_of_their_product(params):
     gradients = gradients_of(params, 0)
-    found, expected = squares(gradients), squares(multiplied_out(gradients))
+    found, expected = squares(gradients), squares(materialise(gradients))
     assert_near(found, expected)
 
 

@@ -120,7 +120,7 @@ def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
     across = list(dict.fromkeys(key[1:] for key in by_panel))
     shape = {"nrows": len(down), "ncols": len(across), "squeeze": False}
     size = (3.2 * len(across) + 1, 3 * len(down))
-    with plotting.drawn(path, size, sharex=True, sharey="row", **shape) as grid:
+    with plotting.saved_figure(path, size, sharex=True, sharey="row", **shape) as grid:
         for (i, norm), (j, rest) in itertools.product(
             enumerate(down), enumerate(across)
         ):
@@ -186,7 +186,7 @@ def _draw_drift(path: Path, runs: list[dict]) -> None:
     norms = list(dict.fromkeys(run["norm"] for run in found))
     shape = {"nrows": len(_DRIFT), "ncols": max(1, len(norms)), "squeeze": False}
     size = (3.4 * shape["ncols"] + 1, 2.4 * len(_DRIFT))
-    with plotting.drawn(path, size, sharex=True, sharey="row", **shape) as grid:
+    with plotting.saved_figure(path, size, sharex=True, sharey="row", **shape) as grid:
         for (i, (name, label_y)), (j, norm) in itertools.product(
             enumerate(_DRIFT.items()), enumerate(norms)
         ):
@@ -220,7 +220,7 @@ def _plot_over_depth(axes, depth: int, values: list, style: str, **options) -> N
 def _draw_exponents(path: Path, runs: list[dict]) -> None:
     """Plot the range and median of each model's runs, before and after training."""
     groups = _groups(runs, _GROUP)
-    with plotting.drawn(path, (7, 1 + 0.3 * len(groups))) as axes:
+    with plotting.saved_figure(path, (7, 1 + 0.3 * len(groups))) as axes:
         for when, marker, shift in (("start", "ko", 0.12), ("end", "ks", -0.12)):
             filled = {"mfc": "white"} if when == "start" else {}
             for index, found in enumerate(groups.values()):

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from diffeq_former.atomic_io import complete_or_nothing, whole_file
+from diffeq_former.atomic_io import atomic_directory, atomic_file
 from diffeq_former.config import MeshConfig
 from diffeq_former.data import dataset as datasets
 from diffeq_former.distributed.mesh import make_mesh
@@ -29,7 +29,7 @@ def complete(output: Path, data: str, grid: Grid, training: Training) -> list[di
     configs = {c: grids.config_of(c, training, dataset) for c in grid.cells}
     _begin(output, dataset, training)
     runs = _train(output / RUNS, configs, dataset)
-    with complete_or_nothing(output / REPORT) as folder:
+    with atomic_directory(output / REPORT) as folder:
         rows = report.verdicts(runs)
         report.write(folder, runs, rows)
     return rows
@@ -85,7 +85,7 @@ def _log(line: str) -> None:
 def _write(path: Path, values: dict) -> None:
     """Write JSON atomically; non-finite floats are kept."""
     text = json.dumps(values, default=lambda array: np.asarray(array).tolist())
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         partial.write_text(text + "\n", encoding="utf-8")
 
 
