@@ -22,7 +22,7 @@ START = "[start]"  # label of the tokens that open a document
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class LoadedModel:
     """A trained model for analyses, which compute in float32 on one device.
 
     Only the weight table is generated on the mesh over which the parameters are
@@ -106,7 +106,7 @@ def read_sentences(path: Path) -> list[str]:
     return lines
 
 
-def encode(trained: Trained, texts: list[str]) -> list[Sentence]:
+def encode(trained: LoadedModel, texts: list[str]) -> list[Sentence]:
     """Tokenise the texts.
 
     Raises:

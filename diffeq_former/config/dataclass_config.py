@@ -78,6 +78,14 @@ def flatten(values: dict, within: str = "") -> dict:
 def _checked(kind: type, value: object, name: str):
     if typing.get_origin(kind) is typing.Literal:
         kind = str
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        if not isinstance(value, list | tuple):
+            raise UserError(
+                f"{name}: expected a tuple of {item.__name__}, got {value!r}"
+                f" ({type(value).__name__})"
+            )
+        return tuple(_checked(item, one, name) for one in value)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

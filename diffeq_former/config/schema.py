@@ -86,8 +86,8 @@ class ModelConfig:
     lora_rank: int = 0  # 0: no adapters
     lora_alpha: float = 16.0  # adapter outputs are scaled by alpha / rank
     lora_dropout: float = 0.0  # rate, on the inputs of adapters
-    # Linear maps with adapters, separated by commas ("qkv,ff_in"); empty: all.
-    lora_targets: str = ""
+    # Linear maps with adapters, as ('qkv','ff_in'); empty: all.
+    lora_targets: tuple[str, ...] = ()
 
     @property
     def head_dim(self) -> int:
@@ -187,9 +187,9 @@ class TrainingConfig:
     # Grid of times over depth. Unless fixed, it is sampled anew at each optimizer step,
     # so that W(t) is trained at all t; see ode/grid.py.
     depth_grid: Literal["fixed", "jittered", "shifted"] = "fixed"
-    # Numbers of solver steps ("6,8,8,12"), one of which is sampled for each optimizer
-    # step; empty: model.num_layers.
-    depth_steps: str = ""
+    # Numbers of solver steps, one of which is sampled for each optimizer step; empty:
+    # model.num_layers.
+    depth_steps: tuple[int, ...] = ()
     # Fraction of num_steps that runs with model.num_layers before sampling starts.
     depth_steps_from: float = 0.0
     loss_chunk: int = 256  # positions per sequence whose logits are in memory at once
@@ -262,8 +262,7 @@ class Config:
     @property
     def depths(self) -> tuple[int, ...]:
         """Numbers of solver steps that training samples from, repeats included."""
-        given = self.training.depth_steps
-        return tuple(map(int, given.split(","))) if given else (self.model.num_layers,)
+        return self.training.depth_steps or (self.model.num_layers,)
 
     def at_depth(self, num_layers: int) -> "Config":
         """Return the config with its model at another depth, see `ModelConfig`."""

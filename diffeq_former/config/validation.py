@@ -95,7 +95,7 @@ def _validate_depth(config: Config) -> None:
     if kind != "fixed" and config.model.weights == "layer_table":
         raise UserError(
             f"config.training.depth_grid: {kind} needs weights between the layers,"
-            f" where a layer_table has none; use fixed, or another"
+            " where a layer_table has none; use fixed, or another"
             " model.weights"
         )
     if kind != "fixed" and config.model.time_pieces:
@@ -109,14 +109,12 @@ def _validate_depth(config: Config) -> None:
         nothing = "0 without training.depth_steps"
         require(start == 0, "training.depth_steps_from", nothing, start)
         return
-    numbers = given.split(",")
-    whole = all(n.isdecimal() and int(n) >= 1 for n in numbers)
-    wanted = "whole numbers of 1 or more, separated by commas, or nothing"
-    require(whole, "training.depth_steps", wanted, given)
+    positive = all(n >= 1 for n in given)
+    require(positive, "training.depth_steps", "numbers of 1 or more", given)
     if config.model.weights == "layer_table":
         raise UserError(
             f"config.training.depth_steps: a layer_table has weights for a single"
-            f" depth, got {given}; leave it empty, or use another model.weights"
+            f" depth, got {given}; use (), or use another model.weights"
         )
 
 

@@ -45,7 +45,7 @@ def together(function: Callable[[], T]) -> T:
     return result
 
 
-def broadcast_from_primary(number: int) -> int:
+def from_primary(number: int) -> int:
     """Return the number that process 0 passes; collective."""
     if jax.process_count() == 1:
         return number

@@ -106,7 +106,7 @@ def read_settings(folder: Path, c: ModelConfig) -> ModelConfig:
     if rank < 1:
         raise UserError(f"{path}: r: expected 1 or more, got {rank}")
     names = [name for target in targets for name in _named(path, c, target)]
-    changes = {"lora_alpha": alpha, "lora_targets": ",".join(names)}
+    changes = {"lora_alpha": alpha, "lora_targets": tuple(names)}
     return dataclasses.replace(c, lora_rank=rank, **changes)
 
 

@@ -25,12 +25,12 @@ def scale(c: ModelConfig) -> float:
 
 def is_adapted(c: ModelConfig, unit: str) -> bool:
     """Return whether the linear map of this name has an adapter."""
-    return c.lora_rank > 0 and (not c.lora_targets or unit in _target_names(c))
+    return c.lora_rank > 0 and (not c.lora_targets or unit in c.lora_targets)
 
 
 def unknown_targets(c: ModelConfig, units: Units) -> list[str]:
     """Return the targets that are not linear maps of the block."""
-    return [name for name in _target_names(c) if name not in linear_names(units)]
+    return [name for name in c.lora_targets if name not in linear_names(units)]
 
 
 def linear_names(units: Units) -> list[str]:
@@ -65,7 +65,3 @@ def with_dropout(weights: dict, dropout: Callable[[jax.Array], jax.Array]) -> di
         name: unit | ({"lora_dropout": dropout} if "lora_a" in unit else {})
         for name, unit in weights.items()
     }
-
-
-def _target_names(c: ModelConfig) -> list[str]:
-    return c.lora_targets.split(",") if c.lora_targets else []

@@ -70,7 +70,9 @@ class MetricsWriter:
 
     def hyper_parameters(self, settings: dict, metric: str) -> None:
         """Record the settings, nested by section, and the metric that compares runs."""
-        for summary in hparams(flatten(settings), {metric: 0.0}):
+        flat = flatten(settings).items()
+        values = {k: str(v) if isinstance(v, tuple) else v for k, v in flat}
+        for summary in hparams(values, {metric: 0.0}):
             self._events.file_writer.add_summary(summary)
 
     def parameter_overview(self, params) -> None:

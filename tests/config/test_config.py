@@ -1,9 +1,12 @@
 """What the config accepts, and what it says about what it refuses."""
 
 import dataclasses
+import sys
 import typing
 
 import pytest
+from absl import flags
+from ml_collections import config_flags
 
 from diffeq_former.config import (
     Config,
@@ -147,16 +150,16 @@ REFUSALS = [
         "depth_grid: jittered needs weights between the layers, where a layer_table",
     ),
     (
-        {"training.depth_steps": "6,0"},
-        "depth_steps: expected whole numbers of 1 or more, separated by commas, or",
+        {"training.depth_steps": (6, 0)},
+        "config.training.depth_steps: expected numbers of 1 or more, got (6, 0)",
     ),
     (
-        {"training.depth_steps": "6,"},
-        "depth_steps: expected whole numbers of 1 or more",
+        {"training.depth_steps": "6,8"},
+        "config.training.depth_steps: expected a tuple of int, got '6,8' (str)",
     ),
     (
-        {"training.depth_steps": "6,12", "model.weights": "layer_table"},
-        "depth_steps: a layer_table has weights for a single depth, got 6,12;",
+        {"training.depth_steps": (6, 12), "model.weights": "layer_table"},
+        "depth_steps: a layer_table has weights for a single depth, got (6, 12);",
     ),
     ({"finetune.num_steps": -1}, "num_steps: expected 0 (the model stays as it is) or"),
     (
@@ -169,7 +172,7 @@ REFUSALS = [
         "config.finetune.train_embeddings: without adapters all parameters are",
     ),
     (
-        {"training.depth_steps": "2,3", "training.depth_steps_from": 1.5},
+        {"training.depth_steps": (2, 3), "training.depth_steps_from": 1.5},
         "training.depth_steps_from: expected in [0, 1], got 1.5",
     ),
     (
@@ -273,7 +276,7 @@ def test_depth_interval(changes, interval, step_size):
 
 
 def test_depths_of_training():
-    config = resolve(with_changes({"training.depth_steps": "8,12,12"}))
+    config = resolve(with_changes({"training.depth_steps": [8, 12, 12]}))
     assert config.depths == (8, 12, 12)
     assert config.at_depth(8).model == config.model.at_depth(8)
     assert Config().depths == (12,) and Config().at_depth(12) == Config()
@@ -294,3 +297,23 @@ def test_members_are_those_of_the_registries():
         assert set(typing.get_args(hints[field])) == set(registry), field
     grids = typing.get_type_hints(TrainingConfig)["depth_grid"]
     assert set(typing.get_args(grids)) == {"fixed", *MOVES}
+
+
+@pytest.mark.parametrize(
+    "flag, field, expected",
+    [
+        ("training.depth_steps=4,6,8", "depth_steps", (4, 6, 8)),
+        ("training.depth_steps=8", "depth_steps", (8,)),
+        ("training.depth_steps=()", "depth_steps", ()),
+        ("model.lora_targets=('qkv','ff_in')", "lora_targets", ("qkv", "ff_in")),
+    ],
+)
+def test_tuples_on_the_command_line(flag, field, expected, monkeypatch):
+    values = default_config()
+    values.finetune.base, values.model.lora_rank = "runs/base", 2
+    found, argv = flags.FlagValues(), ["train", f"--config.{flag}"]
+    monkeypatch.setattr(sys, "argv", argv)  # which config_flags reads, too
+    config_flags.DEFINE_config_dict("config", values, flag_values=found)
+    found(argv)
+    section = flag.partition(".")[0]
+    assert getattr(getattr(resolve(found.config), section), field) == expected

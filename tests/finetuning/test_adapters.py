@@ -91,7 +91,7 @@ def test_an_adapter_comes_back_to_its_base(base, saved, tuned, tmp_path):
     run = run_directory.load(base, mesh_of())
     model, added = adapters.load(saved, run.config.model, run.params)
     assert model == dataclasses.replace(
-        adapted("gpt"), lora_targets="qkv,attention_out,ff_in,ff_out"
+        adapted("gpt"), lora_targets=("qkv", "attention_out", "ff_in", "ff_out")
     )
     whole = trainable.join(added, run.params)
     jax.tree.map(np.testing.assert_array_equal, whole, params_of(adapted("gpt")))
@@ -128,9 +128,7 @@ def test_short_names_of_modules_are_understood(base, saved, tmp_path):
     run = run_directory.load(base, mesh_of())
     folder = copy_of(saved, tmp_path / "short", short)
     model, _ = adapters.load(folder, run.config.model, run.params)
-    assert set(model.lora_targets.split(",")) == {
-        *("qkv", "attention_out", "ff_in", "ff_out")
-    }
+    assert set(model.lora_targets) == {*("qkv", "attention_out", "ff_in", "ff_out")}
 
 
 FIRST = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"

@@ -152,7 +152,7 @@ WRONG = {
     ),
     "targets": (
         "plain",
-        dataclasses.replace(LORA, lora_targets="qkv"),
+        dataclasses.replace(LORA, lora_targets=("qkv",)),
         0,
         "config.model.lora_targets: 'qkv' is not a linear layer of the llama block",
     ),

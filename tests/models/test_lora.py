@@ -111,7 +111,7 @@ def test_how_they_start():
 
 
 def test_targets_alone_have_adapters():
-    config = config_of("llama", lora_targets="query,down")
+    config = config_of("llama", lora_targets=("query", "down"))
     units = shapes_of(config)["weights"].items()
     assert {name for name, unit in units if "lora_a" in unit} == {"query", "down"}
     everything = shapes_of(config_of("llama"))["weights"].items()
@@ -130,12 +130,12 @@ def test_targets_alone_have_adapters():
             "config.model.lora_rank: adapters belong to the",
         ),
         (
-            {"lora_targets": "qkv,gate"},
+            {"lora_targets": ("qkv", "gate")},
             "config.model.lora_targets: 'gate' is not a linear layer of the gpt block,"
             " which has qkv, attention_out, ff_in, ff_out",
         ),
         (
-            {"lora_targets": "norm_1"},
+            {"lora_targets": ("norm_1",)},
             "config.model.lora_targets: 'norm_1' is not",
         ),
     ],

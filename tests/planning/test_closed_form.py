@@ -25,7 +25,7 @@ L = WIDE.max_len
 
 def test_a_plan_is_for_the_deepest_of_several_depths():
     fixed = Config(model=dataclasses.replace(TINY, num_layers=6, horizon=1.0))
-    several = TrainingConfig(depth_steps="2,6,3")
+    several = TrainingConfig(depth_steps=(2, 6, 3))
     drawn = Config(model=dataclasses.replace(TINY, num_layers=2), training=several)
     plans = [make_plan(config, ONE, DEVICE) for config in (fixed, drawn)]
     assert plans[0].as_dict() == plans[1].as_dict()

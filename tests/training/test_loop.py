@@ -55,7 +55,7 @@ def test_sampled_grids_and_depths_resume_as_well(config, dataset, hooks, tmp_pat
     config = changed(
         config,
         depth_grid="jittered",
-        depth_steps="1,2",
+        depth_steps=(1, 2),
         num_steps=8,
         eval_every=8,
     )

@@ -20,7 +20,7 @@ LOSS = {"loss": jnp.float32(math.log(7.0))}
 
 @pytest.fixture
 def meter():
-    training = TrainingConfig(batch_size=ROWS, depth_steps="2,5,5")
+    training = TrainingConfig(batch_size=ROWS, depth_steps=(2, 5, 5))
     mesh = types.SimpleNamespace(local_devices=jax.devices()[:1], size=8)
     return Meter(Config(model=TINY, training=training), SEQ_LEN, mesh)
 

@@ -186,7 +186,7 @@ def test_grids_are_a_function_of_the_step_and_compile_once(batch, kind):
 @pytest.mark.slow
 def test_the_loss_at_sampled_depths_is_the_models(batch):
     """The depth is a function of the step, and rarer where it is given less often."""
-    config = continuous(depth_steps="1,2,2")
+    config = continuous(depth_steps=(1, 2, 2))
     steps, params = make_train_steps(config, mesh_of()), params_of(config.model)
     expected = {n: loss_of(config.model.at_depth(n), params, batch) for n in (1, 2)}
     assert abs(expected[1] - expected[2]) > 1e-2
@@ -203,7 +203,7 @@ def test_the_loss_at_sampled_depths_is_the_models(batch):
 
 
 def test_depths_are_sampled_from_a_part_on():
-    sampled = {"depth_steps": "2,4", "depth_steps_from": 0.25, "num_steps": 40}
+    sampled = {"depth_steps": (2, 4), "depth_steps_from": 0.25, "num_steps": 40}
     depths = [sample_depth(continuous(**sampled), done) for done in range(40)]
     assert depths[:10] == 10 * [3] and set(depths[10:]) == {2, 4}
 

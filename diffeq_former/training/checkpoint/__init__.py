@@ -22,11 +22,7 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 from flax import serialization, traverse_util
 
-from diffeq_former.distributed.multihost import (
-    broadcast_from_primary,
-    is_primary,
-    together,
-)
+from diffeq_former.distributed.multihost import from_primary, is_primary, together
 from diffeq_former.errors import UserError
 from diffeq_former.training.checkpoint import checksums
 from diffeq_former.training.checkpoint.integrity import Damaged, choose
@@ -163,7 +159,7 @@ def restore_latest(
         have other shapes; the message names them.
     """
     step, damaged = together(lambda: _choose_latest(directory, before))
-    step = broadcast_from_primary(step)
+    step = from_primary(step)
     if step == _NOTHING_SAVED:
         return None
     path = directory / str(step)
@@ -209,7 +205,7 @@ def load_params(
         from the expected ones.
     """
     step, damaged = together(lambda: _choose_params(directory, step))
-    step = broadcast_from_primary(step)
+    step = from_primary(step)
     expected = {PARAMS: abstract_params}
     return _restore(directory / str(step), expected)[PARAMS], step, damaged
 
