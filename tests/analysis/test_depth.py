@@ -15,10 +15,10 @@ from diffeq_former.models.transformer import Transformer, ends_of
 # Every solver with one block, and every norm with both.
 CONFIGS = [
     TINY,
-    *stabilised()[:2],
-    model("gpt", "hypernetwork", "strang", stabilisers=Stabilisers(0.0, "none")),
+    *stabilised()[:3],
+    model("gpt", "hypernetwork", "strang", stabilisers=Stabilisers(1.0, "none")),
     model("llama", "shared", "midpoint", stabilisers=Stabilisers(1.0, "none")),
-    model("gpt", "shared", "rk4", stabilisers=Stabilisers(0.0, "pre")),
+    model("gpt", "shared", "rk4"),
     model("llama", "hypernetwork", "heun", num_heads=4, num_kv_heads=2),
 ]
 
