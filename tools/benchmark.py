@@ -1,20 +1,36 @@
-"""Benchmarks a config and variants of it, alternately in one process.
+"""Benchmarks a config and variants of it, a run's decoding, or PyTorch.
 
 tools/benchmark.py MODE --config=configs/gpt_small.py [--config.SECTION.FIELD=VALUE ...]
   --variant="plain: model.weights=layer_table model.solver=lie_trotter"
+tools/benchmark.py torch --config=configs/gpt_small.py --batch_sizes=8,16,32
+tools/benchmark.py speculation --workdir=runs/any --prompt="It was" \
+  --draft_steps=2,3,4 --draft_tokens=2,4
 
-Modes: train (steps on random tokens), weights (generation, pullback and update of the
-banks, relative to the device's memory bandwidth), depth (compile time and memory by
-number of layers), decode (text generation by batch size), data (the pipeline alone),
-startup (from the start of Python to the first step).
+Modes of a config and its variants, which take turns in one process: train (steps on
+random tokens), weights (generation, pullback and update of the banks, relative to the
+device's memory bandwidth), depth (compile time and memory by number of layers), decode
+(text generation by batch size), data (the pipeline alone), startup (from the start of
+Python to the first step). With --recorded, a JSON file {VARIANT: ratio}, the exit code
+is 1 if a variant has become more than a quarter faster relative to the config itself.
 
-Each line on stdout is a JSON object. Variants take turns; seconds and ratios are
-medians over the rounds, with the lowest and the highest. With --recorded, a JSON file
-{VARIANT: ratio}, the exit code is 1 if a variant has become more than a quarter faster
-relative to the config itself.
+torch: training of the equivalent plain transformer in PyTorch: GPT-2 or Llama of
+Hugging Face transformers with random parameters, under torch.compile, with PyTorch's
+scaled_dot_product_attention and AdamW, on one device. An optimizer step uses
+training.batch_size sequences, in micro-batches of the fastest size in --batch_sizes.
+One line for the vocabulary as it is, and one for it padded to a multiple of 128.
+
+speculation: self-speculative decoding with a run's latest checkpoint: draft_steps and
+draft_tokens (0 for plain decoding, the first line), acceptance (accepted / drafted
+tokens), tokens_per_second of all prompts together, and speed_up over plain decoding.
+See docs/serving.md. The mesh is the run's own, or --config.mesh.data=1 and so on.
+
+Each line on stdout is a JSON object. Seconds, rates and ratios are medians over the
+rounds, with the lowest and the highest.
 """
 
-import importlib
+import functools
+import importlib.util
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -25,42 +41,129 @@ from ml_collections import config_flags
 from diffeq_former import cli, process_exit
 from diffeq_former.errors import UserError
 
-MODES = ("train", "weights", "depth", "decode", "data", "startup")
+config_flags.DEFINE_config_file("config", None, "A file in configs/.")
+flags.DEFINE_multi_string(
+    "variant", None, "NAME: SECTION.FIELD=VALUE ...; may be repeated."
+)
+flags.DEFINE_integer(
+    "rounds", None, "Number of timed rounds; default: 5.", lower_bound=1
+)
+flags.DEFINE_integer("steps", None, "Steps per measurement; default: 3.", lower_bound=1)
+flags.DEFINE_string("recorded", None, "JSON file of reference ratios (train).")
+flags.DEFINE_list("batch_sizes", None, "torch: micro-batch sizes, such as 8,16,32.")
+flags.DEFINE_bool("compile", None, "torch: use torch.compile; default: True.")
+flags.DEFINE_string("workdir", None, "speculation: the run's folder.")
+flags.DEFINE_multi_string(
+    "prompt", None, "speculation: a text to continue; may be repeated."
+)
+flags.DEFINE_list("draft_steps", None, "speculation: solver steps of the drafts.")
+flags.DEFINE_list(
+    "draft_tokens", None, "speculation: numbers of tokens to draft; default: 4."
+)
+flags.DEFINE_integer(
+    "max_new_tokens", None, "speculation: new tokens per prompt; default: 100."
+)
+flags.DEFINE_float(
+    "temperature",
+    None,
+    "speculation: sampling temperature; 0: the most likely token; default: 1.",
+)
+flags.DEFINE_float(
+    "top_p",
+    None,
+    "speculation: cumulative probability of nucleus sampling; default: 1.",
+)
+if sys.argv[1:2] == ["speculation"]:  # flags of the mesh that --config defines, too
+    from diffeq_former.cli import mesh_flags
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
-_VARIANTS = flags.DEFINE_multi_string(
-    "variant", [], "NAME: SECTION.FIELD=VALUE ...; may be repeated."
-)
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of timed rounds.", lower_bound=1)
-_STEPS = flags.DEFINE_integer("steps", 3, "Steps per measurement.", lower_bound=1)
-_RECORDED = flags.DEFINE_string(
-    "recorded", None, "JSON file of reference ratios (train)."
-)
-flags.mark_flag_as_required("config")
+    flags.adopt_module_key_flags(mesh_flags)
 
 _TOLERANCE = 1.25
 
 
-def main(mode: str) -> int:
+def of_config(
+    mode: str, config, variant=(), rounds: int = 5, steps: int = 3, recorded=None
+) -> int:
     from diffeq_former.benchmarks.variants import variants
 
     benchmark = importlib.import_module(f"diffeq_former.benchmarks.{mode}").benchmark
-    configs = variants(_CONFIG.value, _VARIANTS.value)
-    recorded, worse = _recorded(mode, configs), False
-    for line in benchmark(configs, _ROUNDS.value, _STEPS.value):
+    configs = variants(config, variant)
+    reference, worse = _read_recorded(recorded, mode, configs), False
+    for line in benchmark(configs, rounds, steps):
         print(json.dumps({"mode": mode, **_where(), **line}), flush=True)
-        if line["variant"] in recorded:
-            worse |= _is_worse(line, recorded[line["variant"]])
+        if line["variant"] in reference:
+            worse |= _is_worse(line, reference[line["variant"]])
     return process_exit.FAILED if worse else process_exit.OK
 
 
-def _recorded(mode: str, configs: dict) -> dict[str, float]:
-    if not _RECORDED.value:
+def torch(
+    config, batch_sizes: list[str], compile=True, rounds: int = 5, steps: int = 3
+) -> None:
+    from diffeq_former.config import resolve
+
+    resolved, sizes = resolve(config), _whole_numbers("batch_sizes", batch_sizes, 1)
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError(
+                f"{name} is not installed: pip install -c constraints.txt -e '.[hf]'"
+            )
+    from diffeq_former.benchmarks.torch_train import benchmark, device_kind
+
+    labels = {"mode": "train", "device": device_kind(), "num_devices": 1}
+    for line in benchmark(resolved, sizes, rounds, steps, compile):
+        print(json.dumps(labels | line), flush=True)
+
+
+def speculation(
+    workdir: str,
+    prompt: list[str],
+    draft_steps: list[str],
+    draft_tokens=("4",),
+    rounds: int = 5,
+    max_new_tokens: int = 100,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+) -> None:
+    from diffeq_former import compilation_cache
+    from diffeq_former.benchmarks.speculation import benchmark
+    from diffeq_former.distributed.mesh import make_mesh
+    from diffeq_former.inference.speculative import Draft
+    from diffeq_former.training import run_directory
+
+    steps = _whole_numbers("draft_steps", draft_steps, 0)
+    tokens = _whole_numbers("draft_tokens", draft_tokens, 0)
+    drafts = [Draft(*pair) for pair in itertools.product(steps, tokens)]
+    compilation_cache.enable()
+    own = run_directory.read_config(Path(workdir))
+    for draft in drafts:
+        draft.config(own.model)  # raises UserError before the checkpoint is read
+    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    run = run_directory.load(workdir, mesh)
+    model, tokenizer = run.config.model, run.tokenizer
+    options = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    options |= {"top_p": top_p}
+    for line in benchmark(
+        model, run.params, mesh, tokenizer, prompt, drafts, rounds, **options
+    ):
+        print(json.dumps(line), flush=True)
+
+
+def _whole_numbers(flag: str, values: list[str], least: int) -> list[int]:
+    if not values or not all(v.isdecimal() and int(v) >= least for v in values):
+        raise UserError(
+            f"--{flag}={','.join(values)}: expected whole numbers of {least} or more,"
+            " separated by commas"
+        )
+    return [int(value) for value in values]
+
+
+def _read_recorded(path: str | None, mode: str, configs: dict) -> dict[str, float]:
+    if not path:
         return {}
     try:
-        recorded = json.loads(Path(_RECORDED.value).read_text())
+        recorded = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise UserError(f"--recorded: {_RECORDED.value}: {error}") from error
+        raise UserError(f"--recorded: {path}: {error}") from error
     if mode != "train" or not recorded.keys() <= configs.keys():
         raise UserError(
             f"--recorded: expected the mode train and a --variant each for"
@@ -87,5 +190,9 @@ def _where() -> dict:
     return {"device": device.device_kind, "num_devices": jax.device_count()}
 
 
+OF_CONFIG = ("train", "weights", "depth", "decode", "data", "startup")
+MODES = {mode: functools.partial(of_config, mode) for mode in OF_CONFIG}
+MODES |= {"torch": torch, "speculation": speculation}
+
 if __name__ == "__main__":
-    cli.run(main, choices=MODES)
+    cli.run_modes(MODES)

@@ -39,7 +39,6 @@ from diffeq_former import cli
 from diffeq_former.experiments.runs import config_arguments
 
 config_flags.DEFINE_config_file("config", None, "The config of the runs.")
-flags.mark_flag_as_required("config")
 flags.DEFINE_string("output", None, "The folder of all runs.", required=True)
 flags.DEFINE_string("vary", None, "ablation: SECTION.FIELD=VALUE,VALUE,...")
 flags.DEFINE_string("data", None, "finetuning: prepared text to tune on.")
@@ -49,17 +48,17 @@ flags.DEFINE_multi_string("lora", None, "finetuning: SECTION.FIELD=VALUE, by LoR
 TUNING_CONFIGS = Path(__file__).parents[1] / "configs" / "finetune"
 
 
-def ablation(output: str, vary: str) -> int:
+def ablation(config, output: str, vary: str) -> int:
     from diffeq_former.experiments import ablation
 
     return ablation.run(vary, Path(output), config_arguments(sys.argv))
 
 
-def finetuning(output: str, data: str, full=(), lora=()) -> int:
+def finetuning(config, output: str, data: str, full=(), lora=()) -> int:
     from diffeq_former.experiments import finetuning
 
-    config, settings = config_arguments(sys.argv), {"full": full, "lora": lora}
-    return finetuning.run(data, Path(output), config, TUNING_CONFIGS, settings)
+    given, settings = config_arguments(sys.argv), {"full": full, "lora": lora}
+    return finetuning.run(data, Path(output), given, TUNING_CONFIGS, settings)
 
 
 MODES = {mode.__name__: mode for mode in (ablation, finetuning)}

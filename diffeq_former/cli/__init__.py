@@ -54,7 +54,8 @@ def run_modes(modes: dict[str, Callable[..., int | None]]) -> NoReturn:
     """Run the mode that the command line names first; see `run`.
 
     The parameters of a mode's function are the flags that it takes; those without a
-    default are required. Flags of the config and the mesh are handled elsewhere.
+    default are required. Those of fields of the config, --config.x=y, go with --config;
+    those of the mesh are read by `mesh_flags`.
     """
 
     def main(mode: str) -> int | None:
@@ -75,7 +76,8 @@ def given_flags(mode: str, function: Callable, *also: str) -> dict[str, object]:
       UserError: If a flag is given that the mode does not take, or one is missing.
     """
     key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-    given = {f.name: f.value for f in key_flags if f.present and "config" not in f.name}
+    given = {f.name: f.value for f in key_flags if f.present}
+    given = {name: x for name, x in given.items() if not name.startswith("config.")}
     parameters = inspect.signature(function).parameters
     for name in sorted(given.keys() - parameters.keys() - set(also)):
         raise UserError(f"--{name}: {mode} does not take it; leave it out")
@@ -111,7 +113,7 @@ def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> lis
         rest = flags.FLAGS(argv)
         if flags.FLAGS["verbosity"].using_default_value:
             flags.FLAGS.verbosity = -1  # warnings; absl.app would show more
-        if "config" in flags.FLAGS:
+        if "config" in flags.FLAGS and flags.FLAGS.config is not None:
             _ = flags.FLAGS.config.to_dict  # raises if the file could not be read
     except (flags.Error, UserError) as error:
         sys.exit(_refuse(error))

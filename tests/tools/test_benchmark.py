@@ -194,13 +194,16 @@ def test_the_start(tool, monkeypatch, stand_in):
         assert 0.5 < median["warm"] and 1.0 < median["cold"] < 600
 
 
+MODES = "train, weights, depth, decode, data, startup, torch, speculation"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "expected one of train, weights, depth, decode, data, startup; got none"),
+        ([], f"expected one of {MODES}; got none"),
         (
             ["speed"],
-            "expected one of train, weights, depth, decode, data, startup; got 'speed'",
+            f"expected one of {MODES}; got 'speed'",
         ),
         (["train", "more"], "unexpected argument 'more': write flags as --name=value"),
         (

@@ -1,4 +1,4 @@
-"""tools/benchmark_torch.py against our own models; most of it needs the extra hf."""
+"""tools/benchmark.py torch against our own models; most of it needs the extra hf."""
 
 import dataclasses
 import importlib.util
@@ -17,7 +17,7 @@ from runs import ROOT
 from diffeq_former.config import resolve
 from diffeq_former.training.flops import flops_per_token
 
-TOOL = "benchmark_torch.py"
+TOOL = ("benchmark.py", "torch")
 TINY = f"--config={ROOT}/configs/tiny.py"
 SMALL = [
     "--config.model.num_layers=2",
@@ -54,7 +54,7 @@ def lines(*flags):
     """As a user runs it, where JAX has no device."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PLATFORMS", "none_such")
-        result = command_lines.run_process(TOOL, TINY, *SMALL, *flags)
+        result = command_lines.run_process(*TOOL, TINY, *SMALL, *flags)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -167,7 +167,15 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
     result = subprocess.run(
-        [sys.executable, "-c", code, f"tools/{TOOL}", TINY, "--batch_sizes=8"],
+        [
+            sys.executable,
+            "-c",
+            code,
+            f"tools/{TOOL[0]}",
+            TOOL[1],
+            TINY,
+            "--batch_sizes=8",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -180,14 +188,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "flag --batch_sizes=None: Flag --batch_sizes must have a value"),
+        ([], "torch needs --batch_sizes; see --help"),
         (["--batch_sizes=8,x"], "--batch_sizes=8,x: expected whole numbers of 1 or"),
         (["--batch_sizes=0"], "--batch_sizes=0: expected whole numbers of 1 or more"),
         (["--batch_sizes=8", "--batch=8"], "Unknown command line flag 'batch'"),
     ],
 )
 def test_wrong_input(refused, flags, message):
-    assert refused(TOOL, TINY, *flags).startswith(message)
+    assert refused(*TOOL, TINY, *flags).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -205,4 +213,4 @@ def test_wrong_input(refused, flags, message):
     ],
 )
 def test_what_torch_cannot_train(torch, refused, flags, message):
-    assert refused(TOOL, TINY, "--batch_sizes=3", *flags).startswith(message)
+    assert refused(*TOOL, TINY, "--batch_sizes=3", *flags).startswith(message)

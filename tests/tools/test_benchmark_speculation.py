@@ -1,17 +1,17 @@
-"""tools/speculation.py as a user runs it."""
+"""tools/benchmark.py speculation as a user runs it."""
 
 import json
 
 import pytest
 
-TOOL = "speculation.py"
+TOOL = ("benchmark.py", "speculation")
 
 
 @pytest.mark.slow
 def test_a_line_for_plain_decoding_and_for_each_draft(tool, trained):
     flags = ("--prompt=a mat", "--prompt=the", "--max_new_tokens=8", "--rounds=2")
     drafts = ("--draft_steps=1,2", "--draft_tokens=2", "--temperature=0")
-    result = tool(TOOL, f"--workdir={trained.workdir}", *flags, *drafts)
+    result = tool(*TOOL, f"--workdir={trained.workdir}", *flags, *drafts)
     assert result.returncode == 0, result.stderr
     plain, one, two = map(json.loads, result.stdout.splitlines())
     assert [x["draft_steps"] for x in (plain, one, two)] == [0, 1, 2]
@@ -30,7 +30,11 @@ def test_a_line_for_plain_decoding_and_for_each_draft(tool, trained):
             "--draft_steps=3",
             "draft_steps: expected 1 to 2, the model's own number of steps, got 3",
         ),
-        ("--draft_steps=a,2", "--draft_steps=a,2: expected whole numbers"),
+        (
+            "--draft_steps=a,2",
+            "--draft_steps=a,2: expected whole numbers of 0 or more, separated by"
+            " commas",
+        ),
         (
             "--draft_tokens=0",
             "draft_tokens: expected 1 to 15, for a model whose max_len is 16, got 0",
@@ -40,4 +44,4 @@ def test_a_line_for_plain_decoding_and_for_each_draft(tool, trained):
 )
 def test_wrong_input(refused, trained, flag, message):
     flags = (f"--workdir={trained.workdir}", "--prompt=a", "--draft_steps=1")
-    assert refused(TOOL, *flags, "--max_new_tokens=2", flag) == message
+    assert refused(*TOOL, *flags, "--max_new_tokens=2", flag) == message
