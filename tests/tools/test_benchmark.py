@@ -194,16 +194,16 @@ def test_the_start(tool, monkeypatch, stand_in):
         assert 0.5 < median["warm"] and 1.0 < median["cold"] < 600
 
 
-MODES = "train, weights, depth, decode, data, startup, torch, speculation"
+ALL_MODES = "train, weights, depth, decode, data, startup, torch, speculation"
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], f"expected one of {MODES}; got none"),
+        ([], f"expected one of {ALL_MODES}; got none"),
         (
             ["speed"],
-            f"expected one of {MODES}; got 'speed'",
+            f"expected one of {ALL_MODES}; got 'speed'",
         ),
         (["train", "more"], "unexpected argument 'more': write flags as --name=value"),
         (
