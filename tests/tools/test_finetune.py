@@ -127,7 +127,7 @@ def test_what_the_tools_refuse(refused, tuned, trained, tmp_path):
 
 WRONG = [
     ("--config.finetune.num_steps=-1", "config.finetune.num_steps: expected 0"),
-    ("--config.finetune.base=", "config.finetune.num_steps: 5 is for a run that "),
+    ("--config.finetune.base=", "config.finetune.num_steps: 5 applies only to f"),
     ("--config.finetune.base=/none", "/none is not a run: it has no config.json"),
     ("--config.model.block=llama", "config.model.block: 'llama' is not what the"),
     ("--config.model.lora_targets=gate", "config.model.lora_targets: 'gate' is not"),
