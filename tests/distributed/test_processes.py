@@ -166,7 +166,7 @@ def test_stopped_while_one_waits_for_data(command, config, folder, alone):
     assert "2 processes and 4 cpu devices" in result.stderr
     assert_same_run(workdir, alone, config, analysed=True)
     assert (workdir / "samples.txt").read_text() == (alone / "samples.txt").read_text()
-    assert f"--logdir={workdir}/profile (with" in result.stderr
+    assert f"--logdir={workdir}/profile (needs" in result.stderr
     found = (workdir / "profile").rglob("*.xplane.pb")
     traced = sorted(path.relative_to(workdir).parts[1] for path in found)
     assert traced == ["process_0", "process_1"]
