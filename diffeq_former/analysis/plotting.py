@@ -7,7 +7,7 @@ from pathlib import Path
 from diffeq_former.atomic_io import atomic_file
 from diffeq_former.errors import UserError
 
-# Line styles that can be told apart in grey.
+# Line styles that are distinct in greyscale.
 STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")
 DPI = 150
 COLORMAP = "Greys"  # colour map of all heat maps: larger values are darker

@@ -51,7 +51,7 @@ WRITTEN = {
 
 @pytest.fixture(scope="module")
 def model():
-    """Of the shapes of the tools' trained run, so that they share compiled programs."""
+    """A model with the shapes of the tools' trained run, to share its programs."""
     config = dataclasses.replace(TINY.model, vocab_size=258)
     params = params_of(config, stddev=0.1)
     return subjects.LoadedModel("tiny", config, params, ByteTokenizer(), mesh_of())

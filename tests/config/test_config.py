@@ -1,4 +1,4 @@
-"""What the config accepts, and what it says about what it refuses."""
+"""Configs that are accepted, and the messages for those that are refused."""
 
 import dataclasses
 

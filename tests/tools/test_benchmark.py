@@ -181,7 +181,7 @@ if "--help" not in sys.argv:
     "stand_in", [True, pytest.param(False, marks=pytest.mark.slow)]
 )
 def test_the_start(tool, monkeypatch, stand_in):
-    """Of a process that takes some time, and of the command that trains."""
+    """Cold and warm starts of a process that takes a while, and of the real command."""
     if stand_in:
         monkeypatch.setattr(startup, "MAIN", [sys.executable, "-S", "-c", STAND_IN])
     flags = (*SMALL, *OF_PLAIN, "--config.training.sample_every=0", "--rounds=1")

@@ -15,7 +15,7 @@ TOOL = ("experiment.py", "ablation")
 
 @pytest.fixture(scope="module")
 def flags(trained):
-    """Of the trained run, as only what its step does not depend on is varied."""
+    """The config of the trained run; what is varied leaves its step unchanged."""
     config = trained.workdir.parent / "config.py"
     return [f"--config={config}", "--config.training.sample_every=0"]
 

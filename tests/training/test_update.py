@@ -21,7 +21,7 @@ NUM_STEPS = 50
 
 @pytest.fixture(scope="module")
 def params():
-    """Of each group of parameters some; two of the banks."""
+    """Parameters of every group, and two of the banks."""
     params = params_of(TINY)
     weights = {name: params["weights"][name] for name in ("ff_in", "attention_out")}
     weights["time_mlp"] = params["weights"]["time_mlp"]
