@@ -122,11 +122,10 @@ def _options(kind: str) -> dict:
 
 def _load(workdir: str):
     from diffeq_former.analysis.loaded_model import LoadedModel
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     own = run_directory.read_config(Path(workdir))
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    mesh = mesh_flags.make_mesh(own)
     run = run_directory.load(workdir, mesh)
     name = Path(workdir).absolute().name
     return LoadedModel(name, run.config.model, run.params, run.tokenizer, mesh)

@@ -101,7 +101,7 @@ def torch(
 ) -> None:
     from diffeq_former.config import resolve
 
-    resolved, sizes = resolve(config), _whole_numbers("batch_sizes", batch_sizes, 1)
+    resolved, sizes = resolve(config), cli.whole_numbers("batch_sizes", batch_sizes)
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             raise UserError(
@@ -126,18 +126,17 @@ def speculation(
 ) -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.benchmarks.speculation import benchmark
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.inference.speculative import Draft
     from diffeq_former.training import run_directory
 
-    steps = _whole_numbers("draft_steps", draft_steps, 0)
-    tokens = _whole_numbers("draft_tokens", draft_tokens, 0)
+    steps = cli.whole_numbers("draft_steps", draft_steps, 0)
+    tokens = cli.whole_numbers("draft_tokens", draft_tokens, 0)
     drafts = [Draft(*pair) for pair in itertools.product(steps, tokens)]
     compilation_cache.enable()
     own = run_directory.read_config(Path(workdir))
     for draft in drafts:
         draft.config(own.model)  # raises UserError before the checkpoint is read
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    mesh = mesh_flags.make_mesh(own)
     run = run_directory.load(workdir, mesh)
     model, tokenizer = run.config.model, run.tokenizer
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature}
@@ -146,15 +145,6 @@ def speculation(
         model, run.params, mesh, tokenizer, prompt, drafts, rounds, **options
     ):
         print(json.dumps(line), flush=True)
-
-
-def _whole_numbers(flag: str, values: list[str], least: int) -> list[int]:
-    if not values or not all(v.isdecimal() and int(v) >= least for v in values):
-        raise UserError(
-            f"--{flag}={','.join(values)}: expected whole numbers of {least} or more,"
-            " separated by commas"
-        )
-    return [int(value) for value in values]
 
 
 def _read_recorded(path: str | None, mode: str, configs: dict) -> dict[str, float]:

@@ -71,11 +71,10 @@ def export_adapter(workdir: str, output: str) -> None:
 
 
 def _config_and_mesh(workdir: str):
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     config = run_directory.read_config(Path(workdir))
-    return config, make_mesh(mesh_flags.mesh_from_flags(config))
+    return config, mesh_flags.make_mesh(config)
 
 
 def _report(**values: object) -> None:

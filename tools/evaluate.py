@@ -45,7 +45,6 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.distributed.multihost import is_primary
     from diffeq_former.inference.perplexity import SPLIT, make_evaluate
     from diffeq_former.inference.resolve_dataset import load_dataset
@@ -56,8 +55,9 @@ def main() -> None:
     process_flags.start_from_flags()
     compilation_cache.enable()
     run_config = run_directory.read_config(Path(_WORKDIR.value))
-    models = models_with_steps(run_config.model, _NUM_STEPS.value)
-    mesh = make_mesh(mesh_flags.mesh_from_flags(run_config))
+    num_steps = cli.whole_numbers("num_steps", _NUM_STEPS.value)
+    models = models_with_steps(run_config.model, num_steps)
+    mesh = mesh_flags.make_mesh(run_config)
     run = run_directory.load(_WORKDIR.value, mesh)
     dataset = load_dataset(run, _WORKDIR.value, _DATA.value)
     config = _with_batch_size(run_directory.fit(run.config, dataset))

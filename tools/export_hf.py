@@ -42,12 +42,11 @@ flags.adopt_module_key_flags(mesh_flags)
 def main() -> None:
     from diffeq_former.conversion.diffeq_former_hf import CODE, OWN
     from diffeq_former.conversion.export_run import export_run
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     workdir, output = Path(_WORKDIR.value), Path(_OUTPUT.value)
     config = run_directory.read_config(workdir)
-    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
+    mesh = mesh_flags.make_mesh(config)
     exported = export_run(workdir, output, mesh, _DTYPE.value, _NUM_STEPS.value)
     if exported.architecture is OWN:
         print(

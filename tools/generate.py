@@ -70,7 +70,6 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.distributed.multihost import is_primary
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.sampling import Sampling
@@ -82,7 +81,7 @@ def main() -> None:
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
     config = run_directory.read_config(Path(_WORKDIR.value))
-    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
+    mesh = mesh_flags.make_mesh(config)
     draft = _draft()
     if draft:
         draft.config(config.model)  # check the settings before loading the checkpoint

@@ -60,7 +60,7 @@ flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
-    numbers = _numbers_of_examples()
+    numbers = cli.whole_numbers("num_fewshot", _NUM_FEWSHOT.value, least=0) or [None]
     for folder in filter(None, (_TASK_DATA.value, _INCLUDE_PATH.value)):
         if not Path(folder).is_dir():
             raise UserError(f"there is no folder {folder}")
@@ -74,7 +74,6 @@ def main() -> None:
 
 def _evaluate(numbers: list[int | None]) -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.distributed.multihost import is_primary
     from diffeq_former.inference.solver_steps import models_with_steps
     from diffeq_former.training import run_directory
@@ -83,11 +82,12 @@ def _evaluate(numbers: list[int | None]) -> None:
     process_flags.start_from_flags()
     compilation_cache.enable()
     config = run_directory.read_config(Path(_WORKDIR.value))
-    models = models_with_steps(config.model, _NUM_STEPS.value)
+    num_steps = cli.whole_numbers("num_steps", _NUM_STEPS.value)
+    models = models_with_steps(config.model, num_steps)
     tasks = harness_tasks.Tasks(
         _TASKS.value, include_path=_INCLUDE_PATH.value, data=_TASK_DATA.value
     )
-    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
+    mesh = mesh_flags.make_mesh(config)
     run = run_directory.load(_WORKDIR.value, mesh)
     for model in models:
         scorer = harness.HarnessModel(
@@ -100,18 +100,6 @@ def _evaluate(numbers: list[int | None]) -> None:
                 line = {"num_steps": model.num_layers, **metrics}
                 if is_primary():
                     print(json.dumps(line), flush=True)
-
-
-def _numbers_of_examples() -> list[int | None]:
-    values = _NUM_FEWSHOT.value
-    if values is None:
-        return [None]
-    if not values or not all(value.isdecimal() for value in values):
-        raise UserError(
-            f"--num_fewshot={','.join(values)}: expected whole numbers, separated by "
-            "commas"
-        )
-    return [int(value) for value in values]
 
 
 def _harness():

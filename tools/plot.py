@@ -135,11 +135,12 @@ def convergence(
 ) -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.analysis.convergence import curves_of_solvers
-    from diffeq_former.distributed.mesh import layout, make_mesh
+    from diffeq_former.distributed.mesh import layout
     from diffeq_former.training import run_directory
 
     compilation_cache.enable()
-    path, counts, folder = plotting.new_plot(output), _counts(num_steps), workdir[0]
+    path, folder = plotting.new_plot(output), workdir[0]
+    counts = sorted(cli.whole_numbers("num_steps", num_steps))
     if workdir[1:]:
         raise UserError(f"--workdir={workdir[1]}: convergence takes one run")
     own = run_directory.read_config(Path(folder))
@@ -153,7 +154,7 @@ def convergence(
             f"{folder} has {own.model.stabilisers}, with which its steps near"
             " no flow; use a run with residual 1, and norm pre or none"
         )
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    mesh = mesh_flags.make_mesh(own)
     run = run_directory.load(folder, mesh)
     prepared = Path(data) if data else run.dataset_path
     tokens_BL = _tokens(prepared, own.training, mesh, num_sequences)
@@ -171,15 +172,6 @@ def convergence(
         axes.grid(alpha=0.3)
         axes.legend(title="solver (measured order)")
     _print(curves)
-
-
-def _counts(values: list[str]) -> list[int]:
-    if not values or not all(v.isdecimal() and int(v) for v in values):
-        raise UserError(
-            f"--num_steps={','.join(values)}: expected whole numbers of 1 or more, "
-            "separated by commas"
-        )
-    return sorted(map(int, values))
 
 
 def _tokens(path: Path, training, mesh, num_sequences: int):

@@ -38,7 +38,6 @@ flags.adopt_module_key_flags(mesh_flags)
 def main() -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.atomic_io import atomic_file
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.training import run_directory
 
     output, workdir = Path(_OUTPUT.value), Path(_WORKDIR.value)
@@ -49,7 +48,7 @@ def main() -> None:
     plotting.require_matplotlib()
     compilation_cache.enable()
     own = run_directory.read_config(workdir)
-    mesh = make_mesh(mesh_flags.mesh_from_flags(own))
+    mesh = mesh_flags.make_mesh(own)
     run = run_directory.load(workdir, mesh)
     sections = _sections(run, workdir, mesh)
     parts = []

@@ -43,7 +43,6 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.distributed.mesh import make_mesh
     from diffeq_former.inference.engine import Engine
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.speculative import Draft
@@ -52,7 +51,7 @@ def main() -> None:
     compilation_cache.enable()
     workdir = Path(_WORKDIR.value).absolute()
     config = run_directory.read_config(workdir)
-    mesh = make_mesh(mesh_flags.mesh_from_flags(config))
+    mesh = mesh_flags.make_mesh(config)
     steps = _DRAFT_STEPS.value
     draft = Draft(steps, _DRAFT_TOKENS.value) if steps else None
     if draft:

@@ -59,18 +59,17 @@ def run_modes(modes: dict[str, Callable[..., int | None]]) -> NoReturn:
     """
 
     def main(mode: str) -> int | None:
-        return modes[mode](**given_flags(mode, modes[mode]))
+        return modes[mode](**_given_flags(mode, modes[mode]))
 
     run(main, choices=tuple(modes))
 
 
-def given_flags(mode: str, function: Callable, *also: str) -> dict[str, object]:
+def _given_flags(mode: str, function: Callable) -> dict[str, object]:
     """Return the flags set on the command line, as arguments of a mode's function.
 
     Args:
       mode: Name of the mode.
       function: Function of the mode, whose parameters are the flags that it takes.
-      also: Names of further flags that it takes.
 
     Raises:
       UserError: If a flag is given that the mode does not take, or one is missing.
@@ -79,12 +78,30 @@ def given_flags(mode: str, function: Callable, *also: str) -> dict[str, object]:
     given = {f.name: f.value for f in key_flags if f.present}
     given = {name: x for name, x in given.items() if not name.startswith("config.")}
     parameters = inspect.signature(function).parameters
-    for name in sorted(given.keys() - parameters.keys() - set(also)):
+    for name in sorted(given.keys() - parameters.keys()):
         raise UserError(f"--{name}: {mode} does not take it; leave it out")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in given:
             raise UserError(f"{mode} needs --{name}; see --help")
     return given
+
+
+def whole_numbers(
+    flag: str, values: Sequence[str] | None, least: int = 1
+) -> list[int] | None:
+    """Return the numbers in the value of a list flag; None: the flag is not given.
+
+    Raises:
+      UserError: If there are none, or one is not a whole number of `least` or more.
+    """
+    if values is None:
+        return None
+    if not values or not all(v.isdecimal() and int(v) >= least for v in values):
+        raise UserError(
+            f"--{flag}={','.join(values)}: expected whole numbers of {least} or more, "
+            "separated by commas"
+        )
+    return [int(value) for value in values]
 
 
 def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:

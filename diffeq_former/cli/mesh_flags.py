@@ -19,6 +19,17 @@ _SIZES = {
 }
 
 
+def make_mesh(config: Config):
+    """Make the mesh on which a tool loads the run with this config.
+
+    Raises:
+      UserError: If the sizes are invalid, or do not suit the devices.
+    """
+    from diffeq_former.distributed import mesh
+
+    return mesh.make_mesh(mesh_from_flags(config))
+
+
 def mesh_from_flags(config: Config) -> MeshConfig:
     """Return the run's mesh config with the sizes that flags set replaced.
 

@@ -12,6 +12,9 @@ RematPolicy = Literal[
 ]
 
 
+NormPlacement = Literal["pre", "post", "none"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Stabilisers:
     """Residual connections and norms of a step, see models/stabilisers.py."""
@@ -19,7 +22,7 @@ class Stabilisers:
     # Residual coefficient r in x <- r * x + h * term; 1: residual connection, 0: none.
     residual: float = 1.0
     # pre: normalise the input of each term; post: the state after each term; none.
-    norm: Literal["pre", "post", "none"] = "pre"
+    norm: NormPlacement = "pre"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ designs of its MLP (figure 18) and Adam's second decay (figure 7).
 """
 
 import itertools
-import json
 import math
 import statistics
 from pathlib import Path
@@ -17,7 +16,7 @@ from diffeq_former.analysis import plotting
 from diffeq_former.config import Config, MeshConfig
 from diffeq_former.config.dataclass_config import keys
 from diffeq_former.errors import UserError
-from diffeq_former.experiments.runs import records, train, validation_losses
+from diffeq_former.experiments.runs import records, report, train, validation_losses
 from diffeq_former.models.attention_kernels import detect_hardware
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.closed_form import axis_sizes, needed_memory
@@ -56,9 +55,7 @@ def run(vary: str, output: Path, config_flags: list[str]) -> int:
         if code := train(workdir, *config_flags, f"--config.{setting}={value}"):
             return code
         figures.append({"setting": setting, "value": value} | _figures(workdir))
-    lines = [json.dumps(figure) for figure in figures]
-    (output / "figures.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines), flush=True)
+    report(output, figures)
     _draw(figures, picture)
     return OK
 

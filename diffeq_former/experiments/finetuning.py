@@ -5,7 +5,6 @@ on another, in full and by LoRA: the first discretised into half, two thirds, as
 and four thirds of its layers, the second in as many as it has.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -13,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 
 from diffeq_former.analysis import plotting
-from diffeq_former.experiments.runs import train, validation_losses
+from diffeq_former.experiments.runs import report, train, validation_losses
 from diffeq_former.process_exit import OK
 from diffeq_former.training import run_directory
 
@@ -63,9 +62,7 @@ def run(
                     return code
                 figure = {"model": model, "mode": mode, "num_layers": num_layers}
                 figures.append(figure | _losses(workdir))
-    lines = [json.dumps(figure) for figure in figures]
-    (output / "figures.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines), flush=True)
+    report(output, figures)
     _draw(figures, picture)
     return OK
 

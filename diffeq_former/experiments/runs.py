@@ -53,3 +53,10 @@ def validation_losses(workdir: Path) -> dict[int, float]:
             f"{workdir} was never evaluated: set training.eval_every to 1 or more"
         )
     return found
+
+
+def report(output: Path, rows: list[dict]) -> None:
+    """Print what a study has measured, a JSON object for each run, and store it."""
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (output / "figures.jsonl").write_text(text, encoding="utf-8")
+    print(text, end="", flush=True)

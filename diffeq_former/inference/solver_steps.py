@@ -1,30 +1,26 @@
-"""The flag --num_steps of tools: numbers of solver steps to evaluate a model with."""
+"""Numbers of solver steps to evaluate a model with, as --num_steps asks for them."""
+
+from collections.abc import Iterable
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 
 
 def models_with_steps(
-    model: ModelConfig, num_steps: list[str] | None
+    model: ModelConfig, num_steps: Iterable[int] | None
 ) -> list[ModelConfig]:
-    """Return the model with each number of solver steps in the flag --num_steps.
+    """Return the model with each of these numbers of solver steps.
 
     Args:
       model: The config of the model.
-      num_steps: The value of the flag; None: the model's own number of steps.
+      num_steps: Numbers of 1 or more; None: the model's own.
 
     Raises:
-      UserError: If a value is not a positive integer, or the model is a layer_table
-        with another number of layers.
+      UserError: If the model is a layer_table with another number of layers.
     """
     if num_steps is None:
         return [model]
-    if not num_steps or not all(n.isdecimal() and int(n) for n in num_steps):
-        raise UserError(
-            f"--num_steps={','.join(num_steps)}: expected whole numbers of 1 or more, "
-            "separated by commas"
-        )
-    return [_at_depth(model, int(n)) for n in num_steps]
+    return [_at_depth(model, n) for n in num_steps]
 
 
 def _at_depth(model: ModelConfig, num_steps: int) -> ModelConfig:

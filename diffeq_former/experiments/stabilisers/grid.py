@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import typing
 
 from diffeq_former.config import (
     Config,
@@ -11,11 +12,12 @@ from diffeq_former.config import (
     TrainingConfig,
     resolve,
 )
+from diffeq_former.config.schema import NormPlacement
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.errors import UserError
 
 RESIDUALS = (1.0, 0.0, 0.5)
-NORMS = ("pre", "post", "none")
+NORMS = typing.get_args(NormPlacement)
 UNIT, SCALED = STEPS = ("1", "1/L")
 
 
