@@ -9,8 +9,10 @@ import optax
 from cases import TINY
 
 from diffeq_former.config import Config
+from diffeq_former.models.grid import default_grid
+from diffeq_former.training.bank_gradient import as_array, is_gradient
 from diffeq_former.training.gradients import loss_and_gradients
-from diffeq_former.training.hypernetwork_params import as_array, is_gradient
+from diffeq_former.training.parts import partition
 
 
 def batch_of(num_rows: int, seed: int = 0) -> dict:
@@ -27,6 +29,12 @@ def micro_batches(batch: dict, M: int) -> dict:
     return {k: jnp.asarray(x.reshape(M, -1, x.shape[1])) for k, x in batch.items()}
 
 
+def of_tree(config: Config, params: dict, batches_MBL: dict, key, grid=None):
+    """`loss_and_gradients` of a tree of parameters; on the default grid, if none."""
+    grid = grid or default_grid(config.model)
+    return loss_and_gradients(config, partition(config, params), batches_MBL, key, grid)
+
+
 def accumulated(config: Config, params, batch: dict, M: int, grid=None):
     return _accumulate(config)(params, micro_batches(batch, M), grid)
 
@@ -35,11 +43,9 @@ def accumulated(config: Config, params, batch: dict, M: int, grid=None):
 def _accumulate(config: Config):
     @jax.jit
     def function(params, batches, grid):
-        losses, gradients = loss_and_gradients(
-            config, params, batches, jax.random.key(0), grid
-        )
+        losses, gradients = of_tree(config, params, batches, jax.random.key(0), grid)
         whole = jax.tree.map(as_array, gradients, is_leaf=is_gradient)
-        return losses, whole
+        return losses, whole.merge()
 
     return function
 

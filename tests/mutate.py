@@ -81,7 +81,7 @@ TESTS = {
         "tests/training/test_checksums.py tests/training/test_damaged_checkpoints.py"
     ),
     "training/gradients.py": f"tests/training/test_gradients.py {STEP}",
-    "training/hypernetwork_params.py": f"tests/training/test_update.py {STEP}",
+    "training/bank_gradient.py": f"tests/training/test_update.py {STEP}",
     "training/optimizer.py": (
         "tests/training/test_schedules.py tests/training/test_optimizer.py"
         f" tests/training/test_update.py {STEP}"

@@ -13,8 +13,10 @@ from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
 from diffeq_former.distributed.mesh import Mesh, make_mesh, on_mesh
 from diffeq_former.errors import UserError
+from diffeq_former.models.grid import default_grid
 from diffeq_former.training import state
-from diffeq_former.training.gradients import split_for_differentiation
+from diffeq_former.training.gradients import prepare
+from diffeq_former.training.parts import Parts, partition
 
 COPIED = 2**26  # entries
 
@@ -42,16 +44,17 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
 
 def _works(config: Config, mesh: Mesh):
     """Return the functions to time, and the bytes that each moves."""
+    grid = default_grid(config.model)
 
     @jax.jit
     def generate(params):
-        return split_for_differentiation(config, params)[0]["table"]
+        return prepare(config, params, grid).variables["table"]
 
     @jax.jit
     def pull_back(params, table):
         """Return parameter gradients, with the table itself as the table gradient."""
-        *_, back = split_for_differentiation(config, params)
-        return back({"params": {}, "table": table})
+        gradients = {"params": {}, "table": table}
+        return prepare(config, params, grid).pull_back(gradients)
 
     def update(gradients, norm, params, opt_state):
         good = jnp.isfinite(norm)
@@ -61,7 +64,7 @@ def _works(config: Config, mesh: Mesh):
     generate, pull_back = on_mesh(mesh, generate), on_mesh(mesh, pull_back)
     update = on_mesh(mesh, jax.jit(update, donate_argnums=(2, 3)))
     created = state.create(config, mesh)
-    params = {"weights": created.params["weights"]}
+    params = partition(config, {"weights": created.params["weights"]})
     table = generate(params)
     gradients = pull_back(params, table)
     norm = jnp.float32(1.0)
@@ -89,7 +92,7 @@ def _works(config: Config, mesh: Mesh):
     return works, num_bytes
 
 
-def _opt_state_of(config: Config, mesh: Mesh, params: dict):
+def _opt_state_of(config: Config, mesh: Mesh, params: Parts):
     return on_mesh(mesh, jax.jit(state.make_update(config).init))(params)
 
 

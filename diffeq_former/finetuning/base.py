@@ -15,7 +15,8 @@ from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.lora import linear_names, unknown_targets
-from diffeq_former.training import run_directory, state, trainable
+from diffeq_former.training import run_directory, state
+from diffeq_former.training.parts import merge, partition
 from diffeq_former.training.state import TrainState
 
 # Model fields that a fine-tuning may set: how the model is trained and computed.
@@ -94,7 +95,7 @@ def first_state(config: Config, mesh: Mesh) -> TrainState:
         )
         params = on_mesh(mesh, discretise)(params)
     if c.lora_rank:
-        params = trainable.join(params, _adapters(config, mesh))
+        params = merge(params, _adapters(config, mesh))
     return state.with_params(config, mesh, params)
 
 
@@ -168,7 +169,7 @@ def _adapters(config: Config, mesh: Mesh) -> dict:
     config = dataclasses.replace(config, finetune=finetune)
 
     def adapters_only(params: dict) -> dict:
-        return trainable.split(config, params)[0]
+        return partition(config, params).rest
 
     initialise = jax.jit(
         lambda: adapters_only(state.first_params(config)),

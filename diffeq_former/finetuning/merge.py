@@ -13,7 +13,7 @@ from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import adapters, write_run
 from diffeq_former.models.lora import NAMES, scale
-from diffeq_former.training import run_directory, state, trainable
+from diffeq_former.training import parts, run_directory, state
 
 
 def check_is_merged(c: ModelConfig, workdir: Path) -> None:
@@ -77,7 +77,7 @@ def merge_run(workdir: Path, adapter: Path | None, output: Path, mesh: Mesh) -> 
         model, params = source.model, run.params
         if adapter:
             model, adapter_params = adapters.load(adapter, model, params)
-            params = trainable.join(adapter_params, params)
+            params = parts.merge(adapter_params, params)
         merge = jax.jit(
             lambda params: merged_params(model, params),
             out_shardings=state.shardings(plain, mesh).params,

@@ -80,12 +80,11 @@ class Transformer(nn.Module):
         segments_BL = None
         if c.document_masking and not self.cached:  # a cache holds one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
-        parameters, grid = self.weights(), grid or default_grid(self.config)
+        grid = grid or default_grid(c)
         if c.generate_weights == "per_step":
-            per_step = grid.times_TS
+            parameters, per_step = self.weights(), grid.times_TS
         else:
-            per_step = self._tabulate(parameters, grid) if table is None else table
-            parameters = None
+            parameters, per_step = None, self.tabulate(grid) if table is None else table
         context = (parameters, positions_BL, segments_BL)
         x_BLD = constrain(self.embedding(tokens_BL, positions_BL), *HIDDEN)
         x_BLD, _ = self.depth(x_BLD, (per_step, grid.lengths_T), context)
@@ -109,28 +108,24 @@ class Transformer(nn.Module):
             return self.embedding.token.T
         return self.head()
 
+    @jax.named_scope("tabulate")
     def tabulate(self, grid: Grid | None = None) -> dict:
         """Return the block's weights at all times of the grid, with axes [T, S, ...].
 
         For `grid` see `hidden`.
         """
-        return self._tabulate(self.weights(), grid or default_grid(self.config))
-
-    @jax.named_scope("tabulate")
-    def coefficients(self, grid: Grid | None = None) -> dict[str, jax.Array]:
-        """Return a hypernetwork's u(t) for each weight at all grid times, [T S, E]."""
         c = self.config
-        times = (grid or default_grid(c)).times_TS.reshape(-1)
-        return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
+        times_TS, units = (grid or default_grid(c)).times_TS, self.block.units(c)
+        source = SOURCES[c.weights]
+        table = source.tabulate(c, units, self.weights(), times_TS.reshape(-1))
+        table = constrain_weights(units, table)
+        return jax.tree.map(lambda w: w.reshape(times_TS.shape + w.shape[1:]), table)
 
     @jax.named_scope("tabulate")
-    def _tabulate(self, parameters, grid: Grid) -> dict:
-        c, times_TS = self.config, grid.times_TS
-        table = SOURCES[c.weights].tabulate(
-            c, self.block.units(c), parameters, times_TS.reshape(-1)
-        )
-        table = constrain_weights(self.block.units(c), table)
-        return jax.tree.map(lambda w: w.reshape(times_TS.shape + w.shape[1:]), table)
+    def coefficients(self, grid: Grid) -> dict[str, jax.Array]:
+        """Return a hypernetwork's u(t) for each weight at all grid times, [T S, E]."""
+        c, times = self.config, grid.times_TS.reshape(-1)
+        return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
 
 
 def ends_of(params: dict) -> dict:

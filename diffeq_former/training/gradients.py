@@ -10,26 +10,27 @@ Shape suffixes: B batch, L length, D width, V vocabulary, M micro-batches, N sha
 the batch axis.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import Config
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.grid import default_grid
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.partition import constrain_weights, map_shards, num_shards
 from diffeq_former.models.transformer import Transformer, ends_of
 from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
-from diffeq_former.training import smoothness, trainable
-from diffeq_former.training.hypernetwork_params import BankGradient
-from diffeq_former.training.hypernetwork_params import join as join_banks
-from diffeq_former.training.hypernetwork_params import split as split_banks
+from diffeq_former.training import smoothness
+from diffeq_former.training.bank_gradient import BankGradient
+from diffeq_former.training.parts import Parts, merge, partition
 
 
 def loss_and_gradients(
-    config: Config, params: dict, batches_MBL: dict, key, grid: Grid | None = None
-):
+    config: Config, params: Parts, batches_MBL: dict, key, grid: Grid
+) -> tuple[dict, Parts]:
     """Return the losses of a batch and the gradients of the trainable parameters.
 
     Args:
@@ -37,7 +38,7 @@ def loss_and_gradients(
       params: The model's parameters.
       batches_MBL: Arrays `inputs` and `targets`, [M, B, L].
       key: The random key of the dropout masks.
-      grid: The depth grid; None: `default_grid`.
+      grid: The depth grid.
 
     Returns:
       A dictionary of means over all positions that have a target: `loss`, the
@@ -48,13 +49,11 @@ def loss_and_gradients(
       The gradients of loss + z_loss + the weighted transport cost and smoothness. The
       gradient of a bank is a BankGradient if the weights were tabulated.
     """
-    grid = grid or default_grid(config.model)
-    variables, frozen, pull_back = split_for_differentiation(config, params, grid)
+    variables, constants, pull_back = prepare(config, params, grid)
 
     def sums_and_gradients(batch_BL, key):
         objective = jax.grad(_objective, argnums=1, has_aux=True)
-        constants = (frozen, params, batch_BL, key, grid)
-        gradients, sums = objective(config, variables, *constants)
+        gradients, sums = objective(config, variables, constants, batch_BL, key, grid)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
     num_micro_batches = batches_MBL["inputs"].shape[0]
@@ -80,36 +79,37 @@ def loss_and_gradients(
     return losses, pull_back(gradients)
 
 
-def split_for_differentiation(config: Config, params: dict, grid: Grid | None = None):
-    """Split the variables for differentiation, and return the pullback.
+class Differentiation(NamedTuple):
+    """What micro-batches are differentiated with respect to, and the way back."""
 
-    Returns:
-      The variables that are differentiated per micro-batch (`params`, and `table`
-      unless weights are generated per step); the frozen variables; and the pullback
-      from gradients of the former to gradients of the trainable parameters.
-    """
+    variables: dict  # "params" and, unless weights are generated per step, "table"
+    constants: dict  # the frozen ones, in trees of the same names
+    pull_back: Callable[[dict], Parts]  # gradients of variables -> of the parameters
+
+
+def prepare(config: Config, params: Parts, grid: Grid) -> Differentiation:
+    """Generate the weight table, if the config has weights tabulated."""
     c = config.model
     if c.generate_weights == "per_step":
-        return {"params": params}, {}, lambda gradients: gradients["params"]
+        trainable = params.replace(frozen={}).merge()
+        constants = {"params": params.frozen}
+        return Differentiation(
+            {"params": trainable}, constants, lambda g: partition(config, g["params"])
+        )
 
-    def apply(weights, method: str):
-        variables = {"params": {"weights": weights}}
-        return Transformer(c).apply(variables, grid, method=method)
+    def apply(params: Parts, method: str):
+        return Transformer(c).apply({"params": params.merge()}, grid, method=method)
 
-    trained, frozen = trainable.split(config, params)
-    rest, banks = split_banks(trained)
-
-    def tabulate(weights):
-        weights = join_banks({"weights": weights}, banks)
-        joined = trainable.join(weights, frozen)["weights"]
-        table = {"weights": apply(joined, "tabulate")}
-        return tuple(part.get("weights", {}) for part in trainable.split(config, table))
+    def tabulate(weights: dict):
+        generated = apply(params.replace(rest={"weights": weights}), "tabulate")
+        table = partition(config, {"weights": generated})
+        return tuple(x.get("weights", {}) for x in (table.rest, table.frozen))
 
     table, pull_back_table, frozen_table = jax.vjp(
-        tabulate, rest["weights"], has_aux=True
+        tabulate, params.rest["weights"], has_aux=True
     )
 
-    def pull_back(gradients):
+    def pull_back(gradients: dict) -> Parts:
         flat = jax.tree.map(
             lambda g, w: g.astype(w.dtype).reshape(-1, *w.shape[2:]),
             gradients["table"],
@@ -117,34 +117,28 @@ def split_for_differentiation(config: Config, params: dict, grid: Grid | None = 
         )
         flat = constrain_weights(BLOCKS[c.block].units(c), flat)
         cotangents = jax.tree.map(lambda g, w: g.reshape(w.shape), flat, table)
-        u = apply(params["weights"], "coefficients") if banks else {}
+        u = apply(params, "coefficients") if params.banks else {}
         bank_gradients = {
-            name: BankGradient(u[name], flat[name]["kernel"]) for name in banks
+            name: BankGradient(u[name], flat[name]["kernel"]) for name in params.banks
         }
-        rest_gradients = {"weights": pull_back_table(cotangents)[0]}
-        return gradients["params"] | join_banks(rest_gradients, bank_gradients)
+        rest = gradients["params"] | {"weights": pull_back_table(cotangents)[0]}
+        return Parts(rest=rest, banks=bank_gradients, frozen={})
 
-    variables = {"params": ends_of(trained), "table": table}
-    return variables, {"params": ends_of(frozen), "table": frozen_table}, pull_back
+    variables = {"params": ends_of(params.rest), "table": table}
+    constants = {"params": ends_of(params.frozen), "table": frozen_table}
+    return Differentiation(variables, constants, pull_back)
 
 
 def _objective(
-    config: Config,
-    variables: dict,
-    frozen: dict,
-    params: dict,
-    batch_BL: dict,
-    key,
-    grid,
-):
+    config: Config, variables: dict, constants: dict, batch_BL: dict, key, grid: Grid
+) -> tuple[jax.Array, dict]:
     """Return the objective summed over tokens, and its terms (unweighted)."""
-    model = Transformer(config.model, train=True)
-    joined = trainable.join(variables, frozen)
-    bound = {"params": params | joined["params"]}
+    model, whole = Transformer(config.model, train=True), merge(variables, constants)
+    bound = {"params": whole["params"]}
     x_BLD, sown = model.apply(
         bound,
         batch_BL["inputs"],
-        table=joined.get("table"),
+        table=whole.get("table"),
         grid=grid,
         method="hidden",
         rngs={"dropout": key},

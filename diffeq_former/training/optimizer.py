@@ -8,40 +8,40 @@ import optax
 from diffeq_former.config import OptimizerConfig
 
 
-def make_optimizer(
-    c: OptimizerConfig, num_steps: int, params
-) -> optax.GradientTransformation:
+def make_optimizer(c: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
     """Return the chain: Adam, weight decay, schedule, multiplier of the group.
 
-    The multiplier of a parameter's group scales its learning rate, and therefore its
-    weight decay as well.
+    A parameter's path determines its group and whether it decays. The multiplier of the
+    group scales the learning rate, and therefore weight decay as well.
 
     Args:
       c: The optimizer's settings.
       num_steps: The length of the schedule.
-      params: The parameters, or their shapes.
     """
     return optax.chain(
-        _scale_by_moments(c, params),
-        optax.add_decayed_weights(c.weight_decay, decays(params, c.decay_mask)),
+        _scale_by_moments(c),
+        optax.add_decayed_weights(
+            c.weight_decay, lambda params: decays(params, c.decay_mask)
+        ),
         optax.scale_by_learning_rate(make_schedule(c, num_steps)),
-        _scale_by_group(c, params),
+        _scale_by_group(c),
     )
 
 
-def _scale_by_moments(c: OptimizerConfig, params) -> optax.GradientTransformation:
+def _scale_by_moments(c: OptimizerConfig) -> optax.GradientTransformation:
     """Adam; optionally, banks' second moments as in Adafactor (Shazeer, Stern 2018)."""
     if not c.factored_bank:
         return _scale_by_adam(c)
-    is_bank = jax.tree.map(lambda group: group == "bank", group_of(params))
     factored = optax.chain(
         optax.scale_by_factored_rms(
             decay_rate=c.b2, decay_rate_fn=_unbiased_decay, min_dim_size_to_factor=2
         ),
         optax.ema(c.b1, accumulator_dtype=c.mu_dtype),
     )
-    transformations = {True: factored, False: _scale_by_adam(c)}
-    return optax.partition(transformations, is_bank)
+    return optax.partition(
+        {True: factored, False: _scale_by_adam(c)},
+        lambda params: jax.tree.map(lambda group: group == "bank", group_of(params)),
+    )
 
 
 def _scale_by_adam(c: OptimizerConfig) -> optax.GradientTransformation:
@@ -66,12 +66,12 @@ def _unbiased_decay(step: jax.Array, b2: float) -> jax.Array:
     return b2 * (1 - b2**step) / (1 - b2 ** (step + 1))
 
 
-def _scale_by_group(c: OptimizerConfig, params) -> optax.GradientTransformation:
-    multipliers = jax.tree.map(
-        lambda group: getattr(c, f"{group}_multiplier"), group_of(params)
-    )
+def _scale_by_group(c: OptimizerConfig) -> optax.GradientTransformation:
+    def scale(update, group):
+        return update * getattr(c, f"{group}_multiplier")
+
     return optax.stateless(
-        lambda updates, _: jax.tree.map(lambda u, m: u * m, updates, multipliers)
+        lambda updates, _: jax.tree.map(scale, updates, group_of(updates))
     )
 
 

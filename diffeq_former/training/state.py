@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.distributed.mesh import parameter_shardings, replicated
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.training import trainable
 from diffeq_former.training.divergence import NO_STEP_YET
+from diffeq_former.training.parts import partition
 from diffeq_former.training.update import OptState, Update
 
 # Initialisation runs once; on a CPU its full optimisation would dominate compile time.
@@ -131,7 +131,7 @@ def _first(config: Config, params: dict) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=make_update(config).init(trainable.split(config, params)[0]),
+        opt_state=make_update(config).init(partition(config, params)),
         bad_steps=jnp.zeros((), jnp.int32),
         skipped_steps=jnp.zeros((), jnp.int32),
         usual_loss=jnp.float32(NO_STEP_YET),

@@ -21,10 +21,10 @@ from diffeq_former.models.grid import default_grid
 from diffeq_former.models.partition import constrain
 from diffeq_former.ode import grid as grids
 from diffeq_former.ode.solvers import SOLVERS
-from diffeq_former.training import trainable
 from diffeq_former.training.divergence import is_spike, next_loss_ema
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.optimizer import make_schedule
+from diffeq_former.training.parts import partition
 from diffeq_former.training.state import TrainState, make_update, shardings
 from diffeq_former.training.update import norms, squares
 
@@ -83,21 +83,18 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         batches_MBL = _micro_batches(batch_BL, num_micro_batches)
-        grid = _sample_grid(config, key)
-        losses, gradients = loss_and_gradients(
-            config, state.params, batches_MBL, key, grid
-        )
+        grid, params = _choose_grid(config, key), partition(config, state.params)
+        losses, gradients = loss_and_gradients(config, params, batches_MBL, key, grid)
         with jax.named_scope("optimizer"):
             gradient_norms = norms("grad_norm", squares(gradients))
         norm = gradient_norms["grad_norm"]
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
         spike = is_spike(config.training, losses["loss"], state.usual_loss)
-        trained, frozen = trainable.split(config, state.params)
         with jax.named_scope("optimizer"):
-            updated = update.apply(gradients, norm, state.opt_state, trained, finite)
+            updated = update.apply(gradients, norm, state.opt_state, params, finite)
         new = state.replace(
             step=state.step + 1,
-            params=trainable.join(updated.params, frozen),
+            params=updated.params.merge(),
             opt_state=updated.opt_state,
             skipped_steps=state.skipped_steps + ~finite,
         )
@@ -119,7 +116,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
     return train_step
 
 
-def _sample_grid(config: Config, key: jax.Array) -> grids.Grid:
+def _choose_grid(config: Config, key: jax.Array) -> grids.Grid:
     c, kind = config.model, config.training.depth_grid
     if kind == "fixed":
         return default_grid(c)

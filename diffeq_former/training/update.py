@@ -11,7 +11,7 @@ Shape suffix: E time embedding.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +19,15 @@ import optax
 from jax import lax
 
 from diffeq_former.config import OptimizerConfig
-from diffeq_former.training.hypernetwork_params import (
+from diffeq_former.training.bank_gradient import (
     BankGradient,
     as_array,
-    bank_tree,
-    get_bank,
     is_gradient,
-    join,
     rows,
-    split,
     square,
 )
 from diffeq_former.training.optimizer import GROUPS, group_of, make_optimizer
+from diffeq_former.training.parts import Parts, bank_tree, get_bank
 
 
 class OptState(NamedTuple):
@@ -41,12 +38,12 @@ class OptState(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """The result of an update."""
+    """The result of an update: of all parameters, of some, or of one bank."""
 
-    params: dict
+    params: Any
     opt_state: optax.OptState
-    update_squares: dict  # squared norm of the update of each leaf
-    param_squares: dict  # squared norm of each leaf after the update
+    update_squares: Any  # squared norm of the update of each leaf
+    param_squares: Any  # squared norm of each leaf after the update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,66 +53,68 @@ class Update:
     config: OptimizerConfig
     num_steps: int  # length of the schedule
 
-    def init(self, params: dict) -> OptState:
+    @property
+    def _optimizer(self) -> optax.GradientTransformation:
+        return make_optimizer(self.config, self.num_steps)
+
+    def init(self, params: Parts) -> OptState:
         """Return the optimizer's state before the first update."""
-        rest, banks = split(params)
-        trees = {name: bank_tree(name, bank) for name, bank in banks.items()}
-        bank_states = {name: self._optimizer(t).init(t) for name, t in trees.items()}
-        return OptState(self._optimizer(rest).init(rest), bank_states)
+        optimizer = self._optimizer
+        banks = {
+            name: optimizer.init(bank_tree(name, bank))
+            for name, bank in params.banks.items()
+        }
+        return OptState(optimizer.init(params.rest), banks)
 
     def apply(
         self,
-        gradients: dict,
+        gradients: Parts,
         norm: jax.Array,
         opt_state: OptState,
-        params: dict,
+        params: Parts,
         good: jax.Array,
     ) -> Updated:
         """Return the updated parameters; unchanged if not `good`. See `update_tree`.
 
         Args:
-          gradients: A tree like the parameters, with an array or a BankGradient for
-            each bank.
+          gradients: An array for each trainable parameter; a bank's may be a
+            BankGradient.
           norm: The norm of all gradients, which are scaled down to `clip_norm`.
           opt_state: The state that `init` or the last `apply` returned.
-          params: The trainable parameters.
+          params: The parameters.
           good: Whether to update.
         """
-        clip = self.config.clip_norm
+        clip, optimizer = self.config.clip_norm, self._optimizer
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
-        rest, banks = split(params)
-        rest_gradients, bank_gradients = split(gradients)
-        updated_rest = update_tree(
-            self._optimizer(rest), rest_gradients, opt_state.rest, rest, scale, good
+        rest = update_tree(
+            optimizer, gradients.rest, opt_state.rest, params.rest, scale, good
         )
-        updated_banks = {
+        banks = {
             name: update_bank(
-                self._optimizer(bank_tree(name, bank)),
+                optimizer,
                 name,
-                bank_gradients[name],
+                gradients.banks[name],
                 opt_state.banks[name],
                 bank,
                 scale,
                 good,
                 rows_at_once(self.config, bank.shape),
             )
-            for name, bank in banks.items()
+            for name, bank in params.banks.items()
         }
 
-        def joined(field: str) -> dict:
-            banks = {k: getattr(bank, field) for k, bank in updated_banks.items()}
-            return join(getattr(updated_rest, field), banks)
+        def of_banks(field: str) -> dict:
+            return {name: getattr(bank, field) for name, bank in banks.items()}
 
-        bank_states = {k: bank.opt_state for k, bank in updated_banks.items()}
+        def of_trainable(field: str) -> Parts:
+            return Parts(getattr(rest, field), of_banks(field), frozen={})
+
         return Updated(
-            joined("params"),
-            OptState(updated_rest.opt_state, bank_states),
-            joined("update_squares"),
-            joined("param_squares"),
+            of_trainable("params").replace(frozen=params.frozen),
+            OptState(rest.opt_state, of_banks("opt_state")),
+            of_trainable("update_squares"),
+            of_trainable("param_squares"),
         )
-
-    def _optimizer(self, params: dict) -> optax.GradientTransformation:
-        return make_optimizer(self.config, self.num_steps, params)
 
 
 def update_tree(
@@ -245,19 +244,20 @@ def _by_blocks(update_rows: Callable, bank: jax.Array, before: list, count: int)
     return lax.fori_loop(0, len(bank) // count, update_block, (bank, before, zeros))
 
 
-def squares(tree) -> dict:
+def squares(tree):
     """Return the squared norm of every leaf; factored gradients are leaves."""
     return jax.tree.map(square, tree, is_leaf=is_gradient)
 
 
-def norms(name: str, squares: dict) -> dict[str, jax.Array]:
+def norms(name: str, squares: Parts) -> dict[str, jax.Array]:
     """Return the norm of all leaves, `name`, and of each group, `name/GROUP`.
 
     Args:
       name: The prefix of the names of the metrics.
-      squares: The squared norm of every leaf, in a tree like the parameters.
+      squares: The squared norm of every leaf.
     """
-    leaves, groups = jax.tree.leaves(squares), jax.tree.leaves(group_of(squares))
+    tree = squares.merge()
+    leaves, groups = jax.tree.leaves(tree), jax.tree.leaves(group_of(tree))
     named = {name: jnp.sqrt(sum(leaves))}
     for group in GROUPS:
         members = [x for x, g in zip(leaves, groups, strict=True) if g == group]

@@ -14,7 +14,7 @@ from diffeq_former.distributed.sharding_rules import RULES
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.training import state
-from diffeq_former.training.hypernetwork_params import get_bank, join
+from diffeq_former.training.parts import Parts, get_bank, partition
 from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import make_train_step
 
@@ -61,7 +61,10 @@ def parameters(model: ModelConfig):
 
 def step_on(mesh, config: Config):
     params = parameters(config.model)
-    opt_state, zero = state.make_update(config).init(params), np.int32(0)
+    opt_state, zero = (
+        state.make_update(config).init(partition(config, params)),
+        np.int32(0),
+    )
     before = TrainState(zero, params, opt_state, zero, zero, np.float32(0), zero)
     before = jax.device_put(before, state.shardings(config, mesh))
     return make_train_step(config, mesh)(before, shard_batch(batch_of(ROWS), mesh))
@@ -134,16 +137,17 @@ def test_parameters_are_made_where_the_rules_put_them(mesh, block, weights):
     config, mesh = config_of(block, weights), mesh_of(8, **EVERY_MESH[mesh])
     places = state.shardings(config, mesh)
     of_banks = places.opt_state.banks.items()
-    means = join(
-        places.opt_state.rest[0].mu,
-        {name: get_bank(name, bank[0].mu) for name, bank in of_banks},
+    means = Parts(
+        rest=places.opt_state.rest[0].mu,
+        banks={name: get_bank(name, bank[0].mu) for name, bank in of_banks},
+        frozen={},
     )
     for box, place, of_mean in zip(
         jax.tree.leaves(
             boxed_parameters(config.model), is_leaf=lambda x: hasattr(x, "names")
         ),
         jax.tree.leaves(places.params),
-        jax.tree.leaves(means),
+        jax.tree.leaves(means.merge()),
         strict=True,
     ):
         axes = [RULES[name] for name in box.names if RULES[name]]

@@ -16,7 +16,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.finetuning import adapters
 from diffeq_former.finetuning.merge import merge_run
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.training import run_directory, trainable
+from diffeq_former.training import parts, run_directory
 
 FINETUNE = FinetuneConfig(base="base")
 
@@ -93,7 +93,7 @@ def test_an_adapter_comes_back_to_its_base(base, saved, tuned, tmp_path):
     assert model == dataclasses.replace(
         adapted("gpt"), lora_targets=("qkv", "attention_out", "ff_in", "ff_out")
     )
-    whole = trainable.join(added, run.params)
+    whole = parts.merge(added, run.params)
     jax.tree.map(np.testing.assert_array_equal, whole, params_of(adapted("gpt")))
     merge_run(base, saved, tmp_path / "one", mesh_of())
     merge_run(tuned["gpt"], None, tmp_path / "two", mesh_of())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cases import TINY
 
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.transformer import Transformer
 
 WIDE = dataclasses.replace(
@@ -77,7 +78,7 @@ def test_a_shared_time_mlp_is_one():
         params = initial(config)[1]
         assert params["time_mlp"]["kernel_1"].shape[0] == count
         u = Transformer(config).apply(
-            {"params": {"weights": params}}, method="coefficients"
+            {"params": {"weights": params}}, default_grid(config), method="coefficients"
         )
         distinct = {np.asarray(x).tobytes() for x in u.values()}
         assert (len(u), len(distinct)) == (6, count)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from accumulation import accumulated, assert_near, batch_of, micro_batches
+from accumulation import accumulated, assert_near, batch_of, micro_batches, of_tree
 from cases import TINY, in_two_lots, params_of
 
 from diffeq_former.config import Config, TrainingConfig
@@ -16,7 +16,6 @@ from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import draw
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.jaxpr_flops import dot_flops
-from diffeq_former.training.gradients import loss_and_gradients
 
 Z_LOSS = 0.01
 DISCRETE = {"weights": "layer_table", "solver": "lie_trotter"}
@@ -106,7 +105,7 @@ def test_tables_in_bfloat16_are_summed_in_float32():
 def flops_of(config: Config, M: int) -> int:
     params, batch = params_of(config.model), micro_batches(batch_of(8), M)
     key = jax.random.key(0)
-    step = functools.partial(loss_and_gradients, config)
+    step = functools.partial(of_tree, config)
     return sum(dot_flops(step, params, batch, key))
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from cases import TINY, shapes_of
 
-from diffeq_former.config import OptimizerConfig
+from diffeq_former.config import Config, OptimizerConfig
 from diffeq_former.training.optimizer import decays, group_of, make_optimizer
+from diffeq_former.training.parts import partition
 from diffeq_former.training.update import Update
 
 # For each path of the parameters of every model: its group, and whether the mask
@@ -83,7 +84,7 @@ def test_a_parameter_that_no_pattern_covers_is_refused(path):
     for key in reversed(path.split("/")):
         params = {key: params}
     with pytest.raises(ValueError, match=f"parameter {path}: no pattern"):
-        make_optimizer(OptimizerConfig(), 10, params)
+        make_optimizer(OptimizerConfig(), 10).init(params)
 
 
 TREE = {
@@ -102,7 +103,7 @@ CONSTANT = OptimizerConfig(
 
 def updates(c: OptimizerConfig, gradients, num_updates=1):
     params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), TREE)
-    optimizer = make_optimizer(c, 100, params)
+    optimizer = make_optimizer(c, 100)
     state = optimizer.init(params)
     for _ in range(num_updates):
         update, state = optimizer.update(gradients, state, params)
@@ -142,7 +143,7 @@ def test_third_update_has_both_moments_without_bias():
 def test_clipping_bounds_the_norm_of_the_gradient(scale):
     # With a huge eps, Adam is g / eps: the update shows the clipped gradient.
     c = dataclasses.replace(CONSTANT, weight_decay=0.0, eps=1e6, clip_norm=0.5)
-    gradients = gradients_of(scale)
+    gradients = partition(Config(), gradients_of(scale))
     norm = norm_of(gradients)
     params = jax.tree.map(jnp.zeros_like, gradients)
     update = Update(c, 100)
@@ -168,7 +169,7 @@ def test_the_schedule_counts_updates():
 
 def test_state_is_a_tree_of_arrays():
     params = jax.tree.map(jnp.asarray, TREE)
-    state = make_optimizer(OptimizerConfig(), 10, params).init(params)
+    state = make_optimizer(OptimizerConfig(), 10).init(params)
     assert jax.tree.leaves(state)
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
 
@@ -185,7 +186,7 @@ def products(seed: int, stddev: float = 1.0) -> dict:
 def moved(c: OptimizerConfig, gradients: list[dict]) -> tuple[dict, dict]:
     """The sum of the updates, and the state after them."""
     params = jax.tree.map(jnp.zeros_like, gradients[0])
-    optimizer = make_optimizer(c, 100, params)
+    optimizer = make_optimizer(c, 100)
     state = optimizer.init(params)
     for gradient in gradients:
         update, state = optimizer.update(gradient, state, params)

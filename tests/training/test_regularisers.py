@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from accumulation import accumulated, batch_of, micro_batches
+from accumulation import accumulated, batch_of, micro_batches, of_tree
 from cases import TINY, params_of
 
 from diffeq_former.analysis import depth
@@ -17,7 +17,6 @@ from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES, draw, uniform
 from diffeq_former.ode.solvers import SOLVERS
-from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.smoothness import smoothness
 
 PLAIN = {"weights": "layer_table", "solver": "lie_trotter", "num_layers": 2}
@@ -162,7 +161,7 @@ def test_without_weights_the_gradients_keep_their_bits():
         return jax.tree.map(lambda g: g / tokens, gradients)
 
     def gradients(params, batch):
-        return loss_and_gradients(config, params, batch, jax.random.key(0))[1]
+        return of_tree(config, params, batch, jax.random.key(0))[1].merge()
 
     options = {"xla_disable_hlo_passes": "fusion,cpu-fusion"}
     found, expected = (
@@ -177,14 +176,14 @@ def test_weights_make_them_smaller():
     for weights in ((0.0, 0.0), (3.0, 1000.0)):
         config = config_of(*weights, **PLAIN)
         step = jax.jit(
-            lambda params, config=config: loss_and_gradients(
+            lambda params, config=config: of_tree(
                 config, params, batches, jax.random.key(0)
             )
         )
         params = params_of(config.model)
         for _ in range(10):
             losses, gradients = step(params)
-            params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+            params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients.merge())
         ends.append(losses)
     for name in ("transport_cost", "smoothness"):
         assert ends[1][name] < 0.5 * ends[0][name], name
@@ -200,6 +199,6 @@ def test_what_does_not_move_has_no_smoothness_to_lose(model):
 def test_without_a_table_it_is_left_out():
     config = config_of(generate_weights="per_step")
     batches, key = micro_batches(batch_of(ROWS), 1), jax.random.key(0)
-    function = functools.partial(loss_and_gradients, config)
+    function = functools.partial(of_tree, config)
     losses, _ = jax.eval_shape(function, params_of(config.model), batches, key)
     assert "transport_cost" in losses and "smoothness" not in losses

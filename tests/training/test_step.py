@@ -10,6 +10,7 @@ from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingC
 from diffeq_former.distributed.mesh import shard_batch
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES
+from diffeq_former.training.parts import partition
 from diffeq_former.training.state import TrainState, make_update
 from diffeq_former.training.step import make_train_step, make_train_steps, sample_depth
 
@@ -45,7 +46,7 @@ NUM_TARGETS = sum(range(8)) + 8 * 8
 
 def new_state(params=None, step: int = 0, config: Config = CONFIG) -> TrainState:
     params = params or params_of(CONFIG.model, stddev=0.02)
-    opt_state = make_update(config).init(params)
+    opt_state = make_update(config).init(partition(config, params))
     names = ("bad_steps", "skipped_steps", "rollbacks")
     rest = {name: jnp.int32(0) for name in names} | {"usual_loss": jnp.float32(0)}
     return TrainState(jnp.int32(step), params, opt_state, **rest)

@@ -6,6 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from accumulation import of_tree
 from cases import EVERY_MESH, TINY, in_two_lots, mesh_of, params_of
 
 from diffeq_former.config import (
@@ -18,8 +19,8 @@ from diffeq_former.distributed.mesh import layout, shard_batch
 from diffeq_former.finetuning.merge import merged_params
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.jaxpr_flops import dot_flops
-from diffeq_former.training import state, trainable
-from diffeq_former.training.gradients import loss_and_gradients
+from diffeq_former.training import state
+from diffeq_former.training.parts import merge, partition
 from diffeq_former.training.step import make_train_step
 
 ROWS = 8
@@ -90,7 +91,7 @@ def plain_loss(config: Config, params: dict, batch: dict):
 
 def gradients_of(config: Config, params: dict, M: int) -> dict:
     batch = {k: x.reshape(M, -1, x.shape[1]) for k, x in batch_of().items()}
-    return loss_and_gradients(config, params, batch, jax.random.key(0))[1]
+    return of_tree(config, params, batch, jax.random.key(0))[1].merge()
 
 
 GRADIENTS = [("gpt", 1), ("llama", 2)]
@@ -102,13 +103,13 @@ def test_gradients_are_those_of_the_merged_table(case):
     config = config_of(block=block, train_embeddings=block == "gpt")
     merged = dataclasses.replace(config, model=config.model.without_adapters())
     params = params_of(config.model)
-    trained, frozen = trainable.split(config, params)
+    parts = partition(config, params)
 
     def loss(trained):
-        whole = merged_params(config.model, trainable.join(trained, frozen))
+        whole = merged_params(config.model, merge(trained, parts.frozen))
         return plain_loss(merged, whole, batch_of())
 
-    expected = jax.jit(jax.grad(loss))(trained)
+    expected = jax.jit(jax.grad(loss))(parts.rest)
     found = jax.jit(lambda params: gradients_of(config, params, M))(params)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

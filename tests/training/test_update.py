@@ -9,9 +9,10 @@ import optax
 import pytest
 from cases import TINY, params_of
 
-from diffeq_former.config import OptimizerConfig
-from diffeq_former.training.hypernetwork_params import BankGradient, is_gradient
+from diffeq_former.config import Config, OptimizerConfig
+from diffeq_former.training.bank_gradient import BankGradient, is_gradient
 from diffeq_former.training.optimizer import make_optimizer
+from diffeq_former.training.parts import Parts, partition
 from diffeq_former.training.update import Update, norms, squares
 
 T = 3
@@ -25,15 +26,15 @@ def params():
     params = params_of(TINY)
     weights = {name: params["weights"][name] for name in ("ff_in", "attention_out")}
     weights["time_mlp"] = params["weights"]["time_mlp"]
-    return params | {"weights": weights}
+    return partition(Config(), params | {"weights": weights})
 
 
-def gradients_of(params, seed: int) -> dict:
+def gradients_of(params: Parts, seed: int) -> Parts:
     """Of all arrays; of banks as factors."""
     random = np.random.default_rng(seed)
 
     def draw(path, x):
-        if path[-1].key != "bank":
+        if path[0].name != "banks":
             return jnp.asarray(random.normal(size=x.shape), jnp.float32)
         factors = (
             random.normal(size=(T, len(x))),
@@ -44,7 +45,7 @@ def gradients_of(params, seed: int) -> dict:
     return jax.tree.map_with_path(draw, params)
 
 
-def materialise(gradients) -> dict:
+def materialise(gradients: Parts) -> Parts:
     def whole(g):
         return jnp.einsum("te,t...->e...", *jax.tree.leaves(g)) if is_gradient(g) else g
 
@@ -63,10 +64,11 @@ def updated(c: OptimizerConfig, params, gradients: list):
     return done
 
 
-def plainly(c: OptimizerConfig, params, gradients: list):
+def plainly(c: OptimizerConfig, params: Parts, gradients: list):
     """The same with optax alone, on all parameters at once."""
+    params, gradients = params.merge(), [materialise(g).merge() for g in gradients]
     clip = optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity()
-    optimizer = optax.chain(clip, make_optimizer(c, NUM_STEPS, params))
+    optimizer = optax.chain(clip, make_optimizer(c, NUM_STEPS))
     opt_state = optimizer.init(params)
     for g in gradients:
         updates, opt_state = optimizer.update(g, opt_state, params)
@@ -98,17 +100,17 @@ def test_three_updates_are_adamws(params, settings, rtol, rows, monkeypatch):
     c = dataclasses.replace(C, **settings)
     gradients = [gradients_of(params, seed) for seed in range(3)]
     done = updated(c, params, gradients)
-    expected, updates = plainly(c, params, [materialise(g) for g in gradients])
-    assert_near(done.params, expected, rtol)
-    assert_near(done.update_squares, squares(updates), 5 * rtol)
-    assert_near(done.param_squares, squares(expected), 5 * rtol)
+    expected, updates = plainly(c, params, gradients)
+    assert_near(done.params.merge(), expected, rtol)
+    assert_near(done.update_squares.merge(), squares(updates), 5 * rtol)
+    assert_near(done.param_squares.merge(), squares(expected), 5 * rtol)
 
 
 def test_factored_squares_take_the_whole_bank(params):
     c = dataclasses.replace(C, factored_bank=True)
     gradients = [gradients_of(params, seed) for seed in range(3)]
-    expected, _ = plainly(c, params, [materialise(g) for g in gradients])
-    assert_near(updated(c, params, gradients).params, expected)
+    expected, _ = plainly(c, params, gradients)
+    assert_near(updated(c, params, gradients).params.merge(), expected)
 
 
 def test_gradients_that_are_not_factored_are_taken_too(params):
@@ -125,9 +127,9 @@ def test_norms_of_factors_are_those_of_their_product(params):
 
 def test_what_is_not_finite_changes_no_bit(params):
     gradients = gradients_of(params, 0)
-    bank = gradients["weights"]["ff_in"]["bank"]
+    bank = gradients.banks["ff_in"]
     broken = bank.replace(kernels_T=bank.kernels_T.at[0, 0, 0].set(jnp.inf))
-    gradients["weights"]["ff_in"]["bank"] = broken
+    gradients.banks["ff_in"] = broken
     before = Update(C, NUM_STEPS).init(params)
     done = updated(C, params, [gradients])
     for a, b in zip(
@@ -145,8 +147,8 @@ def test_no_gradient_of_a_bank_is_stored():
     E, kernel = 96, (256, 1024)
     bank = jax.ShapeDtypeStruct((E, *kernel), "float32")
     factors = [jax.ShapeDtypeStruct((T, *rest), "float32") for rest in ((E,), kernel)]
-    params = {"weights": {"ff_in": {"bank": bank}}}
-    gradients = {"weights": {"ff_in": {"bank": BankGradient(*factors)}}}
+    params = Parts(rest={}, banks={"ff_in": bank}, frozen={})
+    gradients = params.replace(banks={"ff_in": BankGradient(*factors)})
     update = Update(C, NUM_STEPS)
 
     # In the order of the results, as what is donated is matched by order.

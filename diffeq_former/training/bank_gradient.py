@@ -1,4 +1,4 @@
-"""The banks of a hypernetwork (weights/LAYER/bank) and their factored gradients.
+"""The gradient of a hypernetwork's bank, as two factors.
 
 The weight of a linear layer is W(t) = sum_e u_e(t) F_e + B, where the bank F is as
 large as E such weights; banks are most of the parameters. The gradient
@@ -11,36 +11,6 @@ Shape suffixes: T times, E time embedding.
 import flax.struct
 import jax
 import jax.numpy as jnp
-
-
-def split(tree: dict) -> tuple[dict, dict]:
-    """Split a tree like the parameters into one without banks, and banks by layer."""
-    layers = tree.get("weights", {})
-    banks = {name: layer["bank"] for name, layer in layers.items() if "bank" in layer}
-    rest = {
-        name: {key: x for key, x in layer.items() if key != "bank"}
-        for name, layer in layers.items()
-    }
-    return tree | ({"weights": rest} if layers else {}), banks
-
-
-def join(rest: dict, banks: dict) -> dict:
-    """Merge what `split` returned."""
-    layers = {
-        name: layer | ({"bank": banks[name]} if name in banks else {})
-        for name, layer in rest.get("weights", {}).items()
-    }
-    return rest | ({"weights": layers} if layers else {})
-
-
-def bank_tree(name: str, bank) -> dict:
-    """Return a parameter tree that contains only this bank."""
-    return {"weights": {name: {"bank": bank}}}
-
-
-def get_bank(name: str, tree: dict):
-    """Return the bank in a tree made by `bank_tree`."""
-    return tree["weights"][name]["bank"]
 
 
 @flax.struct.dataclass
