@@ -39,29 +39,17 @@ _stop = StopRequest()
 def main() -> int:
     from diffeq_former import compilation_cache
     from diffeq_former.analysis.during_training import make_analysis
-    from diffeq_former.config import resolve
-    from diffeq_former.data import dataset as datasets
     from diffeq_former.distributed.mesh import check_fits, make_mesh
-    from diffeq_former.errors import OutOfMemoryError, UserError
-    from diffeq_former.finetuning import base
+    from diffeq_former.errors import OutOfMemoryError
     from diffeq_former.inference.perplexity import make_evaluate
     from diffeq_former.inference.text import make_sampler
-    from diffeq_former.training import loop, run_directory, state
+    from diffeq_former.training import loop
     from diffeq_former.training.evaluation_hooks import EvaluationHooks
 
     process_flags.start_from_flags(_stop)
     compilation_cache.enable()
-    config = resolve(_CONFIG.value)
-    if not config.data.path:
-        raise UserError(
-            "config.data.path is empty: name the folder of a dataset; make one with"
-            " tools/prepare_data.py --source=... --tokenizer=... --output=DIR"
-        )
-    dataset = datasets.load(config.data.path)
-    workdir, first_state = Path(_WORKDIR.value), state.create
-    if config.finetune.base:
-        config, first_state = base.complete(config, workdir, dataset), base.first_state
-    config = run_directory.fit(config, dataset)
+    workdir = Path(_WORKDIR.value)
+    config, dataset, first_state = _resolve(workdir)
     mesh = make_mesh(config.mesh)
     check_fits(config, mesh, dataset.seq_len)
     samples = config.training.sample_every > 0
@@ -86,6 +74,30 @@ def main() -> int:
 
         lines = advice(config, mesh, dataset.seq_len)
         raise OutOfMemoryError(f"{error}\n{lines}") from error
+
+
+def _resolve(workdir: Path):
+    """Return the config, completed by what it names: the dataset and the base run.
+
+    Returns:
+      The config, the dataset, and the function that creates the initial state.
+    """
+    from diffeq_former.config import resolve
+    from diffeq_former.data import dataset as datasets
+    from diffeq_former.errors import UserError
+    from diffeq_former.finetuning import base
+    from diffeq_former.training import run_directory, state
+
+    config, first_state = resolve(_CONFIG.value), state.create
+    if not config.data.path:
+        raise UserError(
+            "config.data.path is empty: name the folder of a dataset; make one with"
+            " tools/prepare_data.py --source=... --tokenizer=... --output=DIR"
+        )
+    dataset = datasets.load(config.data.path)
+    if config.finetune.base:
+        config, first_state = base.complete(config, workdir, dataset), base.first_state
+    return run_directory.fit(config, dataset), dataset, first_state
 
 
 if __name__ == "__main__":

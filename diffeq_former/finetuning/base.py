@@ -6,8 +6,8 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from diffeq_former import config as configs
 from diffeq_former.config import Config, ModelConfig
+from diffeq_former.config.validation import validate
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
@@ -49,7 +49,9 @@ def complete(config: Config, workdir: Path, dataset: Dataset) -> Config:
         base_model = _base_model(base, config, dataset)
     model = _merge_fields(config.model, base_model, base)
     validate_adapters(model)
-    return configs.resolve(dataclasses.asdict(dataclasses.replace(config, model=model)))
+    config = dataclasses.replace(config, model=model)
+    validate(config)
+    return config
 
 
 def validate_adapters(c: ModelConfig) -> None:
