@@ -60,6 +60,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["diffeq_former", "diffeq_former.*"]),
+    package_data={"diffeq_former": ["py.typed"]},
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,
 )

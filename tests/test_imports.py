@@ -47,6 +47,7 @@ LAYERS = (
     "analysis",
     "experiments",
     "benchmarks",
+    "api",
     "cli",
     "main",
 )

@@ -85,9 +85,9 @@ def main(kind: str) -> None:
     if texts := options.pop("sentences", None):
         texts = loaded_model.read_sentences(Path(_FILE.value)) if _FILE.value else texts
     if "beside" in options:
-        options["beside"] = _load(options["beside"])
+        options["beside"] = mesh_flags.load_run(options["beside"]).for_analysis
     with atomic_directory(Path(_OUTPUT.value)) as folder:
-        trained = _load(_WORKDIR.value)
+        trained = mesh_flags.load_run(_WORKDIR.value).for_analysis
         if texts:
             options["sentences"] = loaded_model.encode(trained, texts)
         rows = load(kind)(trained, folder, **options)
@@ -118,17 +118,6 @@ def _options(kind: str) -> dict:
     if "sentences" in known and (_TEXT.value is None) == (_FILE.value is None):
         raise UserError(f"{kind} needs either --text or --file: sentences to analyse")
     return given
-
-
-def _load(workdir: str):
-    from diffeq_former.analysis.loaded_model import LoadedModel
-    from diffeq_former.training import run_directory
-
-    own = run_directory.read_config(Path(workdir))
-    mesh = mesh_flags.make_mesh(own)
-    run = run_directory.load(workdir, mesh)
-    name = Path(workdir).absolute().name
-    return LoadedModel(name, run.config.model, run.params, run.tokenizer, mesh)
 
 
 if __name__ == "__main__":

@@ -136,13 +136,12 @@ def speculation(
     own = run_directory.read_config(Path(workdir))
     for draft in drafts:
         draft.config(own.model)  # raises UserError before the checkpoint is read
-    mesh = mesh_flags.make_mesh(own)
-    run = run_directory.load(workdir, mesh)
+    run = mesh_flags.load_run(workdir)
     model, tokenizer = run.config.model, run.tokenizer
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature}
     options |= {"top_p": top_p}
     for line in benchmark(
-        model, run.params, mesh, tokenizer, prompt, drafts, rounds, **options
+        model, run.params, run.mesh, tokenizer, prompt, drafts, rounds, **options
     ):
         print(json.dumps(line), flush=True)
 

@@ -12,7 +12,6 @@ training: --config.mesh.data=1 --config.mesh.fsdp=-1. With several processes, st
 in training, only the first one prints.
 """
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags, process_flags
-from diffeq_former.errors import UserError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string(
@@ -46,7 +44,7 @@ flags.adopt_module_key_flags(mesh_flags)
 def main() -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.distributed.multihost import is_primary
-    from diffeq_former.inference.perplexity import SPLIT, make_evaluate
+    from diffeq_former.inference.perplexity import SPLIT
     from diffeq_former.inference.resolve_dataset import load_dataset
     from diffeq_former.inference.solver_steps import models_with_steps
     from diffeq_former.training import run_directory
@@ -54,36 +52,21 @@ def main() -> None:
 
     process_flags.start_from_flags()
     compilation_cache.enable()
-    run_config = run_directory.read_config(Path(_WORKDIR.value))
+    config = run_directory.read_config(Path(_WORKDIR.value))
     num_steps = cli.whole_numbers("num_steps", _NUM_STEPS.value)
-    models = models_with_steps(run_config.model, num_steps)
-    mesh = mesh_flags.make_mesh(run_config)
-    run = run_directory.load(_WORKDIR.value, mesh)
-    dataset = load_dataset(run, _WORKDIR.value, _DATA.value)
-    config = _with_batch_size(run_directory.fit(run.config, dataset))
+    models = models_with_steps(config.model, num_steps)
+    run = mesh_flags.load_run(_WORKDIR.value)
+    dataset = load_dataset(run, _DATA.value)
     for model in models:
         steps = model.num_layers
         if is_primary():
             progress = f"step {run.step}, {dataset.path}, {steps} solver steps"
             print(progress, file=sys.stderr)
-        evaluated = dataclasses.replace(config, model=model)
-        metrics = make_evaluate(evaluated, dataset, mesh)(run.params)
+        metrics = run.evaluate(steps, data=_DATA.value, batch_size=_BATCH_SIZE.value)
         flops = forward_flops_per_token(model, dataset.seq_len)
         line = {"split": SPLIT, "num_steps": steps, **metrics, "flops_per_token": flops}
         if is_primary():
             print(json.dumps(line), flush=True)
-
-
-def _with_batch_size(config):
-    size = _BATCH_SIZE.value
-    if size is None:
-        return config
-    if size < 1:
-        raise UserError(f"--batch_size: expected 1 or more, got {size}")
-    training = dataclasses.replace(
-        config.training, batch_size=size, per_device_batch_size=0
-    )
-    return dataclasses.replace(config, training=training)
 
 
 if __name__ == "__main__":

@@ -81,12 +81,11 @@ def main() -> None:
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
     config = run_directory.read_config(Path(_WORKDIR.value))
-    mesh = mesh_flags.make_mesh(config)
     draft = _draft()
     if draft:
         draft.config(config.model)  # check the settings before loading the checkpoint
-    run = run_directory.load(_WORKDIR.value, mesh)
-    generator = Generator(run.config.model, mesh, run.tokenizer.vocab_size, draft)
+    run = mesh_flags.load_run(_WORKDIR.value)
+    generator = Generator(run.config.model, run.mesh, run.tokenizer.vocab_size, draft)
     printer = _Printer() if _STREAM.value and is_primary() else None
     start = time.perf_counter()
     texts = continue_texts(

@@ -87,11 +87,10 @@ def _evaluate(numbers: list[int | None]) -> None:
     tasks = harness_tasks.Tasks(
         _TASKS.value, include_path=_INCLUDE_PATH.value, data=_TASK_DATA.value
     )
-    mesh = mesh_flags.make_mesh(config)
-    run = run_directory.load(_WORKDIR.value, mesh)
+    run = mesh_flags.load_run(_WORKDIR.value)
     for model in models:
         scorer = harness.HarnessModel(
-            model, run.params, run.tokenizer, mesh, _BATCH_SIZE.value
+            model, run.params, run.tokenizer, run.mesh, _BATCH_SIZE.value
         )
         for num_fewshot in numbers:
             for metrics in tasks.evaluate(

@@ -154,11 +154,9 @@ def convergence(
             f"{folder} has {own.model.stabilisers}, with which its steps near"
             " no flow; use a run with residual 1, and norm pre or none"
         )
-    mesh = mesh_flags.make_mesh(own)
-    run = run_directory.load(folder, mesh)
-    prepared = Path(data) if data else run.dataset_path
-    tokens_BL = _tokens(prepared, own.training, mesh, num_sequences)
-    with layout(mesh):
+    run = mesh_flags.load_run(folder)
+    tokens_BL = _tokens(run, data, num_sequences)
+    with layout(run.mesh):
         curves = curves_of_solvers(run.config.model, run.params, tokens_BL, counts)
     with plotting.saved_figure(path) as axes:
         for style, curve in zip(plotting.STYLES, curves, strict=True):
@@ -174,13 +172,14 @@ def convergence(
     _print(curves)
 
 
-def _tokens(path: Path, training, mesh, num_sequences: int):
-    from diffeq_former.data import dataset as datasets
+def _tokens(run, data: str | None, num_sequences: int):
+    """Return the first validation sequences, at least as many as there are shards."""
     from diffeq_former.data.pipeline import validation_batches
     from diffeq_former.distributed.mesh import check_length_fits, num_batch_shards
+    from diffeq_former.inference.resolve_dataset import load_dataset
 
-    dataset, shards = datasets.load(path), num_batch_shards(mesh)
-    check_length_fits(training, mesh, dataset.seq_len)
+    dataset, shards = load_dataset(run, data), num_batch_shards(run.mesh)
+    check_length_fits(run.config.training, run.mesh, dataset.seq_len)
     batch_size = -(-num_sequences // shards) * shards
     return next(iter(validation_batches(dataset, batch_size=batch_size)))["inputs"]
 

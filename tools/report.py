@@ -38,67 +38,48 @@ flags.adopt_module_key_flags(mesh_flags)
 def main() -> None:
     from diffeq_former import compilation_cache
     from diffeq_former.atomic_io import atomic_file
-    from diffeq_former.training import run_directory
 
-    output, workdir = Path(_OUTPUT.value), Path(_WORKDIR.value)
+    output = Path(_OUTPUT.value)
     if output.suffix != ".html" or output.exists():
         raise UserError(
             f"--output={output}: name an .html file that does not exist yet"
         )
     plotting.require_matplotlib()
     compilation_cache.enable()
-    own = run_directory.read_config(workdir)
-    mesh = mesh_flags.make_mesh(own)
-    run = run_directory.load(workdir, mesh)
-    sections = _sections(run, workdir, mesh)
+    run = mesh_flags.load_run(_WORKDIR.value)
+    sections = _sections(run)
     parts = []
     with tempfile.TemporaryDirectory() as folder:
         for title, make in sections.items():
             print(f"report: {title}", file=sys.stderr, flush=True)
             parts.append(pages.section(title, make(Path(folder))))
-    title = f"{workdir.absolute().name}, step {run.step}"
+    title = f"{run.name}, step {run.step}"
     with atomic_file(output) as partial:
         partial.write_text(pages.page(title, "\n".join(parts)), encoding="utf-8")
     print(json.dumps({"output": str(output), "sections": list(sections)}))
 
 
-def _sections(run, workdir: Path, mesh) -> dict:
+def _sections(run) -> dict:
     """Return functions by title that write plots into a folder and return HTML."""
     from diffeq_former.analysis import run_report, training_curves
-    from diffeq_former.analysis.loaded_model import LoadedModel
 
-    metrics = training_curves.read(workdir / "metrics.jsonl")
-    name = workdir.absolute().name
-    trained = LoadedModel(name, run.config.model, run.params, run.tokenizer, mesh)
+    metrics = training_curves.read(run.path / "metrics.jsonl")
     seq_len, config = run.config.model.max_len, run.config
     return {
         "Settings": lambda _: run_report.settings(config),
         "Training": lambda folder: run_report.training(metrics, folder),
-        "Samples": lambda _: run_report.samples(workdir / "samples.txt"),
+        "Samples": lambda _: run_report.samples(run.path / "samples.txt"),
         "Depth": lambda folder: run_report.depth_curve(
-            config, _evaluate(run, mesh), seq_len, folder
+            config, lambda n: run.evaluate(n, data=_DATA.value), seq_len, folder
         ),
-        "Spectra of the weights": lambda folder: run_report.weights(trained, folder),
+        "Spectra of the weights": lambda folder: run_report.weights(
+            run.for_analysis, folder
+        ),
         "Sensitivity": lambda folder: run_report.sensitivity(
-            trained, _TEXT.value, folder
+            run.for_analysis, _TEXT.value, folder
         ),
         "Costs": lambda _: run_report.costs(config, run.params, metrics, seq_len),
     }
-
-
-def _evaluate(run, mesh):
-    """Return a function from a model's config to its validation metrics."""
-    import dataclasses
-
-    from diffeq_former.inference.perplexity import make_evaluate
-    from diffeq_former.inference.resolve_dataset import load_dataset
-    from diffeq_former.training import run_directory
-
-    dataset = load_dataset(run, _WORKDIR.value, _DATA.value)
-    config = run_directory.fit(run.config, dataset)
-    return lambda model: make_evaluate(
-        dataclasses.replace(config, model=model), dataset, mesh
-    )(run.params)
 
 
 if __name__ == "__main__":

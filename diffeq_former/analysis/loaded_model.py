@@ -69,7 +69,21 @@ class LoadedModel:
         return np.asarray(stage_times(num_times, SOLVERS[c.solver].nodes))[:, -1]
 
     def weights_at(self, times_T: np.ndarray) -> dict:
-        """Return the weights at the given times: arrays with a leading axis T."""
+        """Return the weights at the given times: arrays with a leading axis T.
+
+        Raises:
+          UserError: If a time is outside [0, 1], or the model has weights only at its
+            layers and these are not their times.
+        """
+        if not np.all((times_T >= 0) & (times_T <= 1)):
+            raise UserError(f"times={list(times_T)}: expected times in [0, 1]")
+        if self.config.weights == "layer_table" and not np.array_equal(
+            times_T, self.times(None)
+        ):
+            raise UserError(
+                f"times={list(times_T)}: {self.name} is a layer_table, which has"
+                " weights only at its layers; leave it out"
+            )
         table = self._tabulate(Grid(jax.numpy.asarray(times_T)[:, None], None))
         return jax.tree.map(lambda w: w[:, 0], table)
 

@@ -56,7 +56,7 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
 
     Args:
       config: Config of the run.
-      evaluate: Function from a model's config to its evaluation metrics.
+      evaluate: Function from a number of solver steps to evaluation metrics.
       seq_len: Sequence length of the data.
       folder: Folder for the plot.
     """
@@ -67,7 +67,7 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
     rows = []
     for num_steps in sorted(depths):
         model = config.model.at_depth(num_steps)
-        metrics = evaluate(model)
+        metrics = evaluate(num_steps)
         flops = forward_flops_per_token(model, seq_len)
         rows.append(
             {

@@ -4,6 +4,7 @@ The flags are those of training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
 import dataclasses
+from pathlib import Path
 
 from absl import flags
 
@@ -17,6 +18,19 @@ _SIZES = {
     )
     for axis in dataclasses.fields(MeshConfig)
 }
+
+
+def load_run(workdir: str | Path):
+    """Load the latest checkpoint of a run, a `diffeq_former.Run`.
+
+    Raises:
+      UserError: See `diffeq_former.load`.
+    """
+    from diffeq_former import api
+    from diffeq_former.training import run_directory
+
+    config = run_directory.read_config(Path(workdir))
+    return api.load(workdir, mesh=make_mesh(config))
 
 
 def make_mesh(config: Config):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 
 from diffeq_former.atomic_io import atomic_directory
@@ -16,6 +17,7 @@ from diffeq_former.distributed.mesh import check_model_fits
 from diffeq_former.errors import UserError
 from diffeq_former.training import run_directory, state
 from diffeq_former.training.checkpoint import Checkpoints
+from diffeq_former.training.run_directory import LoadedRun
 
 
 def model_of(folder: HFFolder) -> ModelConfig:
@@ -29,6 +31,23 @@ def params_of(folder: HFFolder, model: ModelConfig) -> dict:
     architecture = of_config(folder.config)
     with _named(folder.path):
         return to_params(architecture, model, folder.keys, folder.read)
+
+
+def load(path: Path, mesh: Mesh) -> LoadedRun:
+    """Load the model of a Hugging Face folder as a run at step 0.
+
+    Raises:
+      UserError: If the folder cannot be read, the model is not supported, or the mesh
+        does not divide its dimensions.
+    """
+    folder = HFFolder(path)
+    model = model_of(folder)
+    tokenizer = hf_tokenizer.read(path, model.vocab_size)
+    check_model_fits(model, mesh)
+    config = Config(model=model)
+    shardings = state.shardings(config, mesh).params
+    params = jax.device_put(params_of(folder, model), shardings)
+    return LoadedRun(path, config, params, tokenizer, 0, mesh)
 
 
 def import_run(

@@ -20,14 +20,21 @@ def models_with_steps(
     """
     if num_steps is None:
         return [model]
-    return [_at_depth(model, n) for n in num_steps]
+    return [with_num_steps(model, n) for n in num_steps]
 
 
-def _at_depth(model: ModelConfig, num_steps: int) -> ModelConfig:
+def with_num_steps(model: ModelConfig, num_steps: int) -> ModelConfig:
+    """Return the model with this number of solver steps.
+
+    Raises:
+      UserError: If it is below 1, or the model is a layer_table with another number.
+    """
+    if num_steps < 1:
+        raise UserError(f"num_steps={num_steps}: expected 1 or more")
     if model.weights == "layer_table" and num_steps != model.num_layers:
         raise UserError(
-            f"--num_steps={num_steps}: this model is a layer_table, which has "
+            f"num_steps={num_steps}: this model is a layer_table, which has "
             f"weights at its {model.num_layers} layers and none between them; use "
-            f"--num_steps={model.num_layers}, or a run with other model.weights"
+            f"num_steps={model.num_layers}, or a run with other model.weights"
         )
     return model.at_depth(num_steps)

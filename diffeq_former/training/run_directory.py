@@ -41,14 +41,29 @@ _SECONDS_TO_DIE = 10  # how long a restarted run waits for the old one to exit
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A trained model as tools use it, and the path of its training data."""
+class LoadedRun:
+    """A trained model and what belongs to it.
 
+    Attributes:
+      path: The folder it was loaded from.
+      config: Its config, with an attention kernel that is available here.
+      params: The parameters, sharded over `mesh`.
+      tokenizer: Its tokenizer.
+      step: The number of optimizer steps that it was trained for.
+      mesh: The mesh of devices.
+    """
+
+    path: Path
     config: Config
     params: dict
     tokenizer: tokenizers.Tokenizer
     step: int
-    dataset_path: Path
+    mesh: Mesh
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.absolute().name
 
 
 def fit(config: Config, dataset: Dataset) -> Config:
@@ -171,8 +186,8 @@ def tokenizer_fingerprint(workdir: Path) -> str:
     return _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
 
 
-def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
-    """Load the parameters of a trained model, with an attention kernel available here.
+def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> LoadedRun:
+    """Load a checkpoint of a run.
 
     Args:
       workdir: The run directory.
@@ -198,7 +213,7 @@ def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> Run:
         print(f"{damaged}: using that of step {step}", file=sys.stderr)
     model = dataclasses.replace(config.model, attention_implementation="auto")
     config = dataclasses.replace(config, model=model)
-    return Run(config, params, tokenizer, step, Path(config.data.path))
+    return LoadedRun(workdir, config, params, tokenizer, step, mesh)
 
 
 def _check_empty(workdir: Path) -> None:

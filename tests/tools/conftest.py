@@ -23,7 +23,7 @@ from diffeq_former.training import run_directory
 class Trained(NamedTuple):
     workdir: Path
     dataset: Dataset
-    run: run_directory.Run
+    run: run_directory.LoadedRun
 
 
 @pytest.fixture(scope="session")

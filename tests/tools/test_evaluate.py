@@ -57,7 +57,7 @@ def test_numbers_of_steps_that_are_none(refused, trained, value):
 
 def test_batches_of_nothing(refused, trained):
     line = refused(TOOL, f"--workdir={trained.workdir}", "--batch_size=0")
-    assert line == "--batch_size: expected 1 or more, got 0"
+    assert line == "batch_size: expected 1 or more, got 0"
 
 
 def test_no_run(refused, tmp_path):
@@ -70,7 +70,7 @@ def test_a_table_of_layers_has_no_other_depth(refused, trained, tmp_path):
     config = dataclasses.asdict(dataclasses.replace(config, model=model))
     (tmp_path / "config.json").write_text(json.dumps(config))
     line = refused(TOOL, f"--workdir={tmp_path}", "--num_steps=2,3")
-    assert line.startswith("--num_steps=3: this model is a layer_table, which has ")
+    assert line.startswith("num_steps=3: this model is a layer_table, which has ")
     assert "weights at its 2 layers and none between them" in line
 
 

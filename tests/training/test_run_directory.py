@@ -159,7 +159,7 @@ def test_load_gives_what_was_saved(workdir, config, dataset, num_devices):
     params = save(workdir, config, [5, 9])
     before = contents(workdir)
     run = run_directory.load(workdir, mesh)
-    assert (run.step, run.config, run.dataset_path) == (9, config, dataset.path)
+    assert (run.step, run.config, run.path) == (9, config, workdir)
     assert run.tokenizer.fingerprint == dataset.tokenizer_fingerprint
     jax.tree.map(np.testing.assert_array_equal, run.params, params)
     assert run_directory.load(str(workdir), mesh, step=5).step == 5

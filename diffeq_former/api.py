@@ -1,0 +1,204 @@
+"""A trained model in a few lines: generate, evaluate, and look at its weights.
+
+    run = diffeq_former.load("runs/demo")
+    run.generate("It was", max_new_tokens=50, temperature=0.8)
+    run.evaluate(num_steps=8)
+
+See docs/api.md.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jax.sharding import Mesh
+
+from diffeq_former.analysis.loaded_model import LoadedModel, encode, sentence_states
+from diffeq_former.config import MeshConfig
+from diffeq_former.conversion import import_run
+from diffeq_former.data.dataset import MANIFEST
+from diffeq_former.distributed.mesh import make_mesh
+from diffeq_former.errors import UserError
+from diffeq_former.inference.generate import Generator
+from diffeq_former.inference.perplexity import make_evaluate
+from diffeq_former.inference.resolve_dataset import load_dataset
+from diffeq_former.inference.solver_steps import with_num_steps
+from diffeq_former.inference.text import continue_texts
+from diffeq_former.models.transformer import Transformer
+from diffeq_former.training import run_directory
+from diffeq_former.training.run_directory import LoadedRun
+
+
+class Run(LoadedRun):
+    """A trained model that generates text, and can be evaluated and analysed."""
+
+    @property
+    def model(self) -> Transformer:
+        """The linen module: `run.model.apply({"params": run.params}, tokens_BL)`."""
+        return Transformer(self.config.model)
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_new_tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+    ) -> str | list[str]:
+        """Return the prompt with its continuation; a list for several prompts.
+
+        Args:
+          prompts: One text or several; an empty one starts a new text.
+          max_new_tokens: The maximum number of tokens that follow a prompt.
+          temperature: The sampling temperature; 0: greedy decoding.
+          top_k: Sample only from the k most likely tokens; 0: from all.
+          top_p: Sample only from the fewest most likely tokens with this total
+            probability.
+          seed: The seed of the sampling; prompt i uses seed + i.
+          stop: A text ends before the first of these strings.
+
+        Raises:
+          UserError: If a value is out of range, or a prompt leaves too little room.
+        """
+        texts = continue_texts(
+            self._generator,
+            self.tokenizer,
+            self.params,
+            [prompts] if isinstance(prompts, str) else list(prompts),
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+        )
+        return texts[0] if isinstance(prompts, str) else texts
+
+    def evaluate(
+        self,
+        num_steps: int | None = None,
+        *,
+        data: str | Path | None = None,
+        batch_size: int | None = None,
+    ) -> dict[str, float]:
+        """Return the loss on the validation split of a dataset.
+
+        Args:
+          num_steps: The number of solver steps; None: that of the config.
+          data: A prepared dataset with the run's tokenizer; None: the run's.
+          batch_size: The number of sequences in a batch; None: those of a micro-batch
+            of training.
+
+        Returns:
+          `loss` (nats per token), `perplexity`, `bits_per_byte`, and `tokens`.
+
+        Raises:
+          UserError: If there is no such dataset, it has another tokenizer, or the model
+            has no weights for this number of steps.
+        """
+        config = self.config
+        if num_steps is not None:
+            model = with_num_steps(config.model, num_steps)
+            config = dataclasses.replace(config, model=model)
+        if batch_size is not None:
+            if batch_size < 1:
+                raise UserError(f"batch_size: expected 1 or more, got {batch_size}")
+            training = dataclasses.replace(
+                config.training, batch_size=batch_size, per_device_batch_size=0
+            )
+            config = dataclasses.replace(config, training=training)
+        dataset = load_dataset(self, data)
+        config = run_directory.fit(config, dataset)
+        return make_evaluate(config, dataset, self.mesh)(self.params)
+
+    def weights(self, times: Sequence[float] | None = None) -> dict[str, dict]:
+        """Return W(t) at some times, as arrays [T, ...] in float32 on the host.
+
+        Args:
+          times: Times in [0, 1]; None: those at which each solver step evaluates the
+            weights last.
+
+        Returns:
+          For each linear map and norm of the block its `kernel` and `bias`, or its
+          `scale` and `shift`.
+
+        Raises:
+          UserError: If a time is outside [0, 1], or times are given for a layer_table,
+            which has weights only at its layers.
+        """
+        trained = self.for_analysis
+        times_T = trained.times(None) if times is None else np.array(times, np.float32)
+        return trained.weights_at(times_T)
+
+    def trajectory(self, text: str) -> np.ndarray:
+        """Return the states before the first and after each solver step.
+
+        Returns:
+          An array [steps + 1, L, D], float32. L counts the tokens of the text and the
+          start tokens that precede it.
+
+        Raises:
+          UserError: If the text is empty or too long for the model.
+        """
+        trained = self.for_analysis
+        [sentence] = encode(trained, [text])
+        return sentence_states(trained, sentence)
+
+    @functools.cached_property
+    def for_analysis(self) -> LoadedModel:
+        """The model as the functions of `diffeq_former.analysis` take it."""
+        return LoadedModel(
+            self.name, self.config.model, self.params, self.tokenizer, self.mesh
+        )
+
+    @functools.cached_property
+    def _generator(self) -> Generator:
+        return Generator(self.config.model, self.mesh, self.tokenizer.vocab_size)
+
+
+def load(
+    path: str | Path,
+    *,
+    step: int | None = None,
+    num_steps: int | None = None,
+    mesh: MeshConfig | Mesh | None = None,
+) -> Run:
+    """Load a trained model.
+
+    Args:
+      path: The folder of a run, or of a Hugging Face model: GPT-2, Llama, or one that
+        tools/export_hf.py wrote.
+      step: The checkpoint's step; None: the latest that is not damaged.
+      num_steps: The number of solver steps; None: that of training.
+      mesh: The mesh to shard the parameters over; None: that of the run's config.
+
+    Raises:
+      UserError: If the folder holds no such model, its files are damaged, the mesh does
+        not suit it, or it has no weights for this number of steps.
+    """
+    path = Path(path)
+    of_run = (path / MANIFEST).exists() or not (path / run_directory.CONFIG).exists()
+    if mesh is None:
+        mesh = run_directory.read_config(path).mesh if of_run else MeshConfig()
+    if isinstance(mesh, MeshConfig):
+        mesh = make_mesh(mesh)
+    if of_run:
+        loaded = run_directory.load(path, mesh, step)
+    elif step is not None:
+        raise UserError(
+            f"step={step}: {path} is a Hugging Face model, which has no checkpoints;"
+            " leave it out"
+        )
+    else:
+        loaded = import_run.load(path, mesh)
+    config = loaded.config
+    if num_steps is not None:
+        model = with_num_steps(config.model, num_steps)
+        config = dataclasses.replace(config, model=model)
+    fields = {f.name: getattr(loaded, f.name) for f in dataclasses.fields(loaded)}
+    return Run(**fields | {"config": config})
