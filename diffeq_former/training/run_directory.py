@@ -55,7 +55,7 @@ class LoadedRun:
 
     path: Path
     config: Config
-    params: dict
+    params: dict = dataclasses.field(repr=False)
     tokenizer: tokenizers.Tokenizer
     step: int
     mesh: Mesh
