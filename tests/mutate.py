@@ -71,7 +71,7 @@ TESTS = {
     "models/time_embedding.py": f"tests/models/test_time_embedding.py {START} {MODEL}",
     "models/transformer.py": f"{MODEL} tests/inference/test_generate.py",
     "models/transport.py": "tests/training/test_regularisers.py",
-    "models/units.py": f"tests/finetuning/test_discretise.py {START} {MODEL}",
+    "models/weight_specs.py": f"tests/finetuning/test_discretise.py {START} {MODEL}",
     "models/weight_sources.py": f"{START} {MODEL} tests/models/test_lora.py",
     "training/checkpoint/__init__.py": (
         "tests/training/test_checkpoint.py tests/training/test_damaged_checkpoints.py"

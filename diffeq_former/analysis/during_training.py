@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from diffeq_former.analysis.spectra import (
+    attention_names,
     attention_products,
-    attention_units,
     eigenvalues,
     positive_share,
 )
@@ -85,7 +85,7 @@ def _states_and_weights(c: ModelConfig, params: dict, tokens_BL) -> tuple:
     steps = np.array([0, c.num_layers // 2, c.num_layers - 1])
     weights_P = {
         name: {"kernel": table[name]["kernel"][steps, -1]}
-        for name in attention_units(c)
+        for name in attention_names(c)
     }
     return states_TLD, weights_P
 

@@ -38,8 +38,8 @@ def products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
 
 
 def attention_products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
-    """Return `qk` and `ov` of `products`, which need only `attention_units`."""
-    *q_k_v, o_TNHD = _exact(weights, attention_units(c))
+    """Return `qk` and `ov` of `products`, which need only `attention_names`."""
+    *q_k_v, o_TNHD = _exact(weights, attention_names(c))
     if c.block == "gpt":
         q_k_v = np.moveaxis(q_k_v[0], 2, 0)
     q_TNDH, k_TNDH, v_TNDH = (_by_head(c, x_TDKH) for x_TDKH in q_k_v)
@@ -49,7 +49,7 @@ def attention_products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
     }
 
 
-def attention_units(c: ModelConfig) -> tuple[str, ...]:
+def attention_names(c: ModelConfig) -> tuple[str, ...]:
     """Return the names of attention's linear maps, the output projection last."""
     inner = ("qkv",) if c.block == "gpt" else ("query", "key", "value")
     return (*inner, "attention_out")

@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
-from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.blocks import linear_specs
 from diffeq_former.training.state import parameter_shapes
 
 Path = tuple[str, ...]  # path of a parameter in our tree
@@ -103,13 +103,16 @@ def to_params(
 
 
 def by_layer(
-    layer: str, units: Mapping[str, str], ends: Mapping[Path, str], outputs_first: bool
+    layer: str,
+    modules: Mapping[str, str],
+    ends: Mapping[Path, str],
+    outputs_first: bool,
 ) -> Callable[[ModelConfig, Path, tuple[int, ...]], TensorSpec]:
     """Return `Architecture.tensor_spec` for a family that stores layers separately.
 
     Args:
       layer: Prefix of the keys of a layer, with {} for its index.
-      units: Our names of linear layers and norms -> modules within a layer.
+      modules: Our names of linear layers and norms -> modules within a layer.
       ends: Paths of the parameters outside of the layers -> keys.
       outputs_first: Whether the layers' linear maps are stored as [outputs, inputs].
     """
@@ -119,13 +122,13 @@ def by_layer(
             return TensorSpec((ends[path],), shape[::-1], transposed=True)
         if path[0] != "weights":
             return TensorSpec((ends[path],), shape)
-        _, unit, name = path
+        _, weight_name, name = path
         weight = "weight" if name in ("kernel", "scale") else "bias"
-        stem = f"{layer}.{units[unit]}.{weight}"
+        stem = f"{layer}.{modules[weight_name]}.{weight}"
         keys = tuple(stem.format(i) for i in range(c.num_layers))
         if name != "kernel":
             return TensorSpec(keys, (math.prod(shape[1:]),), by_layer=True)
-        linear = BLOCKS[c.block].units(c)[unit]
+        linear = linear_specs(c)[weight_name]
         ends_at = linear.num_inputs
         sizes = math.prod(linear.kernel[:ends_at]), math.prod(linear.kernel[ends_at:])
         if outputs_first:

@@ -24,7 +24,7 @@ from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.units import with_step_lengths
+from diffeq_former.models.weight_specs import with_step_lengths
 from diffeq_former.training import run_directory, state
 
 # Maximum difference of the logits from the run's, relative to the largest logit. In
@@ -98,8 +98,8 @@ def export_run(
 
 def fold_step(c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]:
     """Return the same layer_table with step size 1, as transformers requires."""
-    units = BLOCKS[c.block].units(c)
-    weights = with_step_lengths(units, params["weights"], c.step_size)
+    specs = BLOCKS[c.block].weight_specs(c)
+    weights = with_step_lengths(specs, params["weights"], c.step_size)
     return dataclasses.replace(c, horizon=0.0), params | {"weights": weights}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.time_embedding import embed_times, features
-from diffeq_former.models.units import Linear
+from diffeq_former.models.weight_specs import LinearSpec
 from diffeq_former.ode.grid import stage_times
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -51,17 +51,17 @@ def fit(c: ModelConfig, params: dict) -> tuple[dict, dict[str, float]]:
       The parameters, and for each linear layer and norm the relative error of its
       weights over all layers.
     """
-    units = BLOCKS[c.block].units(c)
+    specs = BLOCKS[c.block].weight_specs(c)
     times_T = stage_times(c.num_layers, SOLVERS[c.solver].nodes)[:, 0]
     mlp = _hats(c, np.asarray(times_T, np.float64))
-    num_mlps = 1 if c.time_mlp == "shared" else len(units)
+    num_mlps = 1 if c.time_mlp == "shared" else len(specs)
     mlps = {name: np.stack([x] * num_mlps) for name, x in mlp.items()}
     u_LE = np.asarray(embed_times(c, mlps, times_T)[0], np.float64)
     fitted, errors = {}, {}
-    for name, unit in units.items():
+    for name, spec in specs.items():
         layers = params["weights"][name]
-        fit_unit = _fit_linear if isinstance(unit, Linear) else _fit_norm
-        fitted[name], errors[name] = fit_unit(u_LE, layers)
+        fit_layer = _fit_linear if isinstance(spec, LinearSpec) else _fit_norm
+        fitted[name], errors[name] = fit_layer(u_LE, layers)
     return params | {"weights": fitted | {"time_mlp": mlps}}, errors
 
 

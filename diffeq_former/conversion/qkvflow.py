@@ -26,7 +26,7 @@ _TIME_MLP = {
     "bias_2": "lin2/bias",
 }
 # Our names of linear layers and norms -> their modules, in the order of our block.
-_UNITS = {
+_MODULES = {
     "gpt": {
         "norm_1": "attn_ln",
         "qkv": "attn/c_attn",
@@ -106,7 +106,7 @@ def convert(kind: str, arrays: Mapping[str, np.ndarray]) -> dict:
             raise UserError(f"{path}: this parameter of {kind} is missing") from None
 
     params = {key: take(path) for key, path in _ENDS[kind].items()}
-    for unit, module in _UNITS[kind].items():
+    for unit, module in _MODULES[kind].items():
         module = _BLOCK + module
         if unit.startswith("norm"):
             for name, path in _NORM.items():
@@ -115,7 +115,7 @@ def convert(kind: str, arrays: Mapping[str, np.ndarray]) -> dict:
             for name, path in _LINEAR[kind].items():
                 params["weights", unit, name] = take(f"{module}/{path}")
     for name, path in _TIME_MLP.items():
-        mlps = [take(f"{_BLOCK}{module}/{path}") for module in _UNITS[kind].values()]
+        mlps = [take(f"{_BLOCK}{module}/{path}") for module in _MODULES[kind].values()]
         params["weights", "time_mlp", name] = np.stack(mlps)
     if unread:
         raise UserError(f"{min(unread)}: {kind} has no such parameter")

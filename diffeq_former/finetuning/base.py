@@ -13,8 +13,7 @@ from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.finetuning.merge import check_is_merged
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.lora import linear_names, unknown_targets
+from diffeq_former.models.blocks import BLOCKS, linear_specs
 from diffeq_former.training import run_directory, state
 from diffeq_former.training.parts import merge, partition
 from diffeq_former.training.state import TrainState
@@ -69,11 +68,11 @@ def validate_adapters(c: ModelConfig) -> None:
             f" got model.weights {c.weights}; set finetune.base, which discretises a"
             " run into layers, or use 0"
         )
-    units = BLOCKS[c.block].units(c)
-    if unknown := unknown_targets(c, units):
+    known = linear_specs(c)
+    if unknown := [name for name in c.lora_targets if name not in known]:
         raise UserError(
             f"config.model.lora_targets: {unknown[0]!r} is not a linear layer of the"
-            f" {c.block} block, which has {', '.join(linear_names(units))}"
+            f" {c.block} block, which has {', '.join(known)}"
         )
 
 

@@ -15,7 +15,7 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.units import with_step_lengths
+from diffeq_former.models.weight_specs import with_step_lengths
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training import run_directory, state
 
@@ -60,8 +60,8 @@ def discrete_params(c: ModelConfig, params: dict, num_steps: int) -> dict:
     weights = jax.tree.map(lambda w: w[:, 0], table)
     lengths_T = default_grid(exact).lengths_T
     if lengths_T is not None:  # the layers of a layer_table have one step size
-        units = BLOCKS[c.block].units(exact)
-        weights = with_step_lengths(units, weights, num_steps * lengths_T)
+        specs = BLOCKS[c.block].weight_specs(exact)
+        weights = with_step_lengths(specs, weights, num_steps * lengths_T)
     return params | {"weights": weights}
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from diffeq_former.config import ModelConfig, Stabilisers
 from diffeq_former.errors import UserError
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.lora import is_adapted, linear_names
-from diffeq_former.models.units import Linear
+from diffeq_former.models.blocks import linear_specs
+from diffeq_former.models.lora import is_adapted
+from diffeq_former.models.weight_specs import LinearSpec
 
 SETTINGS = "adapter_config.json"
 
@@ -58,16 +58,16 @@ def check_has_hf_equivalent(c: ModelConfig) -> None:
         )
 
 
-def adapted_layers(c: ModelConfig) -> Iterator[tuple[str, str, Linear, float]]:
+def adapted_layers(c: ModelConfig) -> Iterator[tuple[str, str, LinearSpec, float]]:
     """Yield (name, PEFT's module, layer spec, factor of B) for each adapted layer.
 
     The factor is the step size for layers that write to the residual stream, else 1.
     """
-    units, (_, modules) = BLOCKS[c.block].units(c), HF_MODULES[c.block]
-    for name in linear_names(units):
+    _, modules = HF_MODULES[c.block]
+    for name, spec in linear_specs(c).items():
         if is_adapted(c, name):
-            factor = c.step_size if units[name].writes_residual else 1.0
-            yield name, modules[name], units[name], factor
+            factor = c.step_size if spec.writes_residual else 1.0
+            yield name, modules[name], spec, factor
 
 
 def settings(c: ModelConfig) -> dict:

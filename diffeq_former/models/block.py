@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.models.units import Norm, Units
+from diffeq_former.models.weight_specs import NormSpec, WeightSpecs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,15 +18,15 @@ class Block:
     """
 
     # Specifications of the linear maps and norms, by name.
-    units: Callable[[ModelConfig], Units]
+    weight_specs: Callable[[ModelConfig], WeightSpecs]
     # attention(config, weights, x_BLD, positions_BL, attend) -> dx_BLD
     attention: Callable[..., jax.Array]
     # feed_forward(config, weights, x_BLD) -> dx_BLD
     feed_forward: Callable[..., jax.Array]
     # norm(config, weights, x_BLD) -> x_BLD, for the norms of the terms
     norm: Callable[..., jax.Array]
-    # final_norm(weights, x_BLD, eps) -> x_BLD; `final_norm_unit` specifies its weights
+    # final_norm(weights, x_BLD, eps) -> x_BLD; `final_norm_spec` specifies its weights
     final_norm: Callable[..., jax.Array]
-    final_norm_unit: Callable[[ModelConfig], Norm]
+    final_norm_spec: Callable[[ModelConfig], NormSpec]
     learned_positions: bool
     tied_head: Callable[[ModelConfig], bool]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.parameters import norm_parameters, normal
 from diffeq_former.models.partition import constrain
-from diffeq_former.models.units import Norm
+from diffeq_former.models.weight_specs import NormSpec
 
 
 class Embedding(nn.Module):
@@ -41,11 +41,11 @@ class Embedding(nn.Module):
 class FinalNorm(nn.Module):
     """The parameters of the final norm."""
 
-    unit: Norm
+    spec: NormSpec
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        return norm_parameters(self, self.unit)
+        return norm_parameters(self, self.spec)
 
 
 class Head(nn.Module):

@@ -10,23 +10,25 @@ from diffeq_former.models.block import Block
 from diffeq_former.models.norms import layer_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
-from diffeq_former.models.units import Linear, Norm, Units, linear
+from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs, linear
 
 
-def units(c: ModelConfig) -> Units:
+def weight_specs(c: ModelConfig) -> WeightSpecs:
     """Return the specifications of the block's linear maps and norms."""
     D, N, H, F = c.d_model, c.num_heads, c.head_dim, c.ff_dim
-    units = {
-        "norm_1": Norm(D, shift=True),
-        "qkv": Linear((D, 3, N, H), ("embed", "qkv", "heads", "head_dim"), bias=True),
-        "attention_out": Linear(
+    specs = {
+        "norm_1": NormSpec(D, shift=True),
+        "qkv": LinearSpec(
+            (D, 3, N, H), ("embed", "qkv", "heads", "head_dim"), bias=True
+        ),
+        "attention_out": LinearSpec(
             (N, H, D), ("heads", "head_dim", "embed"), True, 2, writes_residual=True
         ),
-        "norm_2": Norm(D, shift=True),
-        "ff_in": Linear((D, F), ("embed", "mlp"), bias=True),
-        "ff_out": Linear((F, D), ("mlp", "embed"), True, writes_residual=True),
+        "norm_2": NormSpec(D, shift=True),
+        "ff_in": LinearSpec((D, F), ("embed", "mlp"), bias=True),
+        "ff_out": LinearSpec((F, D), ("mlp", "embed"), True, writes_residual=True),
     }
-    return drop_unused_norms(c, units)
+    return drop_unused_norms(c, specs)
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
@@ -50,12 +52,12 @@ def norm(c: ModelConfig, weights, x_BLD) -> jax.Array:
 
 
 GPT = Block(
-    units,
+    weight_specs,
     attention,
     feed_forward,
     norm,
     final_norm=layer_norm,
-    final_norm_unit=lambda c: Norm(c.d_model, shift=True),
+    final_norm_spec=lambda c: NormSpec(c.d_model, shift=True),
     learned_positions=True,
     tied_head=lambda c: True,
 )

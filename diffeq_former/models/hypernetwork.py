@@ -16,79 +16,81 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.parameters import normal
 from diffeq_former.models.time_embedding import TimeMLPs, embed_times
-from diffeq_former.models.units import Linear, Norm, Units
+from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs
 
 
 class Hypernetwork(nn.Module):
     """Weight source that generates weights from time embeddings."""
 
     config: ModelConfig
-    units: Units
+    specs: WeightSpecs
 
     @nn.compact
     def __call__(self) -> dict:
-        num_mlps = 1 if self.config.time_mlp == "shared" else len(self.units)
+        num_mlps = 1 if self.config.time_mlp == "shared" else len(self.specs)
         parameters = {
-            name: (_Norm if isinstance(unit, Norm) else _Linear)(
-                self.config, unit, name=name
+            name: (_Norm if isinstance(spec, NormSpec) else _Linear)(
+                self.config, spec, name=name
             )()
-            for name, unit in self.units.items()
+            for name, spec in self.specs.items()
         }
         return parameters | {
             "time_mlp": TimeMLPs(self.config, num_mlps, name="time_mlp")()
         }
 
     @staticmethod
-    def tabulate(c: ModelConfig, units: Units, parameters, times_T: jax.Array) -> dict:
-        u = Hypernetwork.coefficients(c, units, parameters, times_T)
+    def tabulate(
+        c: ModelConfig, specs: WeightSpecs, parameters, times_T: jax.Array
+    ) -> dict:
+        u = Hypernetwork.coefficients(c, specs, parameters, times_T)
         return {
-            name: (_generate_norm if isinstance(unit, Norm) else _generate_linear)(
+            name: (_generate_norm if isinstance(spec, NormSpec) else _generate_linear)(
                 c, parameters[name], u[name]
             )
-            for name, unit in units.items()
+            for name, spec in specs.items()
         }
 
     @staticmethod
     def coefficients(
-        c: ModelConfig, units: Units, parameters, times_T: jax.Array
+        c: ModelConfig, specs: WeightSpecs, parameters, times_T: jax.Array
     ) -> dict[str, jax.Array]:
         """Return u(t) for each linear map and norm, by name: [T, E], float32."""
         u_MTE = embed_times(c, parameters["time_mlp"], times_T)
-        return {name: u_MTE[m % u_MTE.shape[0]] for m, name in enumerate(units)}
+        return {name: u_MTE[m % u_MTE.shape[0]] for m, name in enumerate(specs)}
 
 
 class _Linear(nn.Module):
     config: ModelConfig
-    unit: Linear
+    spec: LinearSpec
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        c, unit, E = self.config, self.unit, self.config.time_embed_dim
-        bank_axes = ("time_embed", *unit.axes)
+        c, spec, E = self.config, self.spec, self.config.time_embed_dim
+        bank_axes = ("time_embed", *spec.axes)
         parameters = {
-            "bank": normal(self, "bank", 0.02, (E, *unit.kernel), bank_axes),
+            "bank": normal(self, "bank", 0.02, (E, *spec.kernel), bank_axes),
             "base": normal(
-                self, "base", kernel_stddev(c, unit), unit.kernel, unit.axes
+                self, "base", kernel_stddev(c, spec), spec.kernel, spec.axes
             ),
         }
-        if unit.bias:
+        if spec.bias:
             stddev = 0.02 if c.initialization == "authors" else 0.0
-            axes = ("time_embed", *unit.bias_axes)
+            axes = ("time_embed", *spec.bias_axes)
             parameters["bias_bank"] = normal(
-                self, "bias_bank", stddev, (E, *unit.bias_shape), axes
+                self, "bias_bank", stddev, (E, *spec.bias_shape), axes
             )
         return parameters
 
 
 class _Norm(nn.Module):
     config: ModelConfig
-    unit: Norm
+    spec: NormSpec
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        shape = (self.config.time_embed_dim, self.unit.size)
+        shape = (self.config.time_embed_dim, self.spec.size)
         axes = ("time_embed", "norm")
-        names = ["scale_bank"] + ["shift_bank"] * self.unit.shift
+        names = ["scale_bank"] + ["shift_bank"] * self.spec.shift
         return {name: normal(self, name, 0.0, shape, axes) for name in names}
 
 

@@ -1,12 +1,12 @@
 """Standard deviations of initial kernels."""
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.models.units import Linear
+from diffeq_former.models.weight_specs import LinearSpec
 
 STDDEV = 0.02
 
 
-def kernel_stddev(c: ModelConfig, unit: Linear) -> float:
+def kernel_stddev(c: ModelConfig, spec: LinearSpec) -> float:
     """Return the standard deviation of a stored kernel, or of a hypernetwork's base.
 
     It is 0.02, except for kernels that write to the residual stream in steps of length
@@ -18,7 +18,7 @@ def kernel_stddev(c: ModelConfig, unit: Linear) -> float:
     """
     if c.weights == "hypernetwork" and c.initialization == "authors":
         return 0.0
-    if unit.writes_residual and c.step_size == 1.0:
+    if spec.writes_residual and c.step_size == 1.0:
         kept = c.stabilisers.residual**2
         return STDDEV / sum(kept**k for k in range(2 * c.num_layers)) ** 0.5
     return STDDEV

@@ -14,30 +14,30 @@ from diffeq_former.models.norms import rms_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.positions import rotary_frequencies, rotate
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
-from diffeq_former.models.units import Linear, Norm, Units, linear
+from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs, linear
 
 _RELEASED_EPS = 1e-6
 
 
-def units(c: ModelConfig) -> Units:
+def weight_specs(c: ModelConfig) -> WeightSpecs:
     """Return the specifications of the block's linear maps and norms."""
     D, N, K, H, F = c.d_model, c.num_heads, c.kv_heads, c.head_dim, c.ff_dim
-    term_norm = Norm(D, shift=c.chain_norms)
-    key_value = Linear((D, K, H), ("embed", "kv_heads", "head_dim"), bias=False)
-    units = {
+    term_norm = NormSpec(D, shift=c.chain_norms)
+    key_value = LinearSpec((D, K, H), ("embed", "kv_heads", "head_dim"), bias=False)
+    specs = {
         "norm_1": term_norm,
-        "query": Linear((D, N, H), ("embed", "heads", "head_dim"), bias=False),
+        "query": LinearSpec((D, N, H), ("embed", "heads", "head_dim"), bias=False),
         "key": key_value,
         "value": key_value,
-        "attention_out": Linear(
+        "attention_out": LinearSpec(
             (N, H, D), ("heads", "head_dim", "embed"), False, 2, writes_residual=True
         ),
         "norm_2": term_norm,
-        "gate": Linear((D, F), ("embed", "mlp"), bias=False),
-        "up": Linear((D, F), ("embed", "mlp"), bias=False),
-        "down": Linear((F, D), ("mlp", "embed"), False, writes_residual=True),
+        "gate": LinearSpec((D, F), ("embed", "mlp"), bias=False),
+        "up": LinearSpec((D, F), ("embed", "mlp"), bias=False),
+        "down": LinearSpec((F, D), ("mlp", "embed"), False, writes_residual=True),
     }
-    return drop_unused_norms(c, units)
+    return drop_unused_norms(c, specs)
 
 
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
@@ -65,12 +65,12 @@ def norm(c: ModelConfig, weights, x_BLD) -> jax.Array:
 
 
 LLAMA = Block(
-    units,
+    weight_specs,
     attention,
     feed_forward,
     norm,
     final_norm=rms_norm,
-    final_norm_unit=lambda c: Norm(c.d_model, shift=False),
+    final_norm_spec=lambda c: NormSpec(c.d_model, shift=False),
     learned_positions=False,
     tied_head=lambda c: c.tied_head,
 )

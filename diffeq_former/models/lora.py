@@ -13,7 +13,7 @@ import jax
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.parameters import Axes, normal, uniform
-from diffeq_former.models.units import Linear, Units
+from diffeq_former.models.weight_specs import LinearSpec
 
 NAMES = ("lora_a", "lora_b")
 
@@ -23,36 +23,26 @@ def scale(c: ModelConfig) -> float:
     return c.lora_alpha / c.lora_rank
 
 
-def is_adapted(c: ModelConfig, unit: str) -> bool:
+def is_adapted(c: ModelConfig, name: str) -> bool:
     """Return whether the linear map of this name has an adapter."""
-    return c.lora_rank > 0 and (not c.lora_targets or unit in c.lora_targets)
-
-
-def unknown_targets(c: ModelConfig, units: Units) -> list[str]:
-    """Return the targets that are not linear maps of the block."""
-    return [name for name in c.lora_targets if name not in linear_names(units)]
-
-
-def linear_names(units: Units) -> list[str]:
-    """Return the names of the block's linear maps."""
-    return [name for name, unit in units.items() if isinstance(unit, Linear)]
+    return c.lora_rank > 0 and (not c.lora_targets or name in c.lora_targets)
 
 
 def adapter(
-    module: nn.Module, rank: int, unit: Linear, leading: tuple[int, ...], axes: Axes
+    module: nn.Module, rank: int, spec: LinearSpec, leading: tuple[int, ...], axes: Axes
 ) -> dict[str, jax.Array]:
     """Create the parameters of a linear map's adapter.
 
     Args:
       module: The module that owns the parameters.
       rank: The adapter's rank r.
-      unit: The linear map.
+      spec: The specification of the linear map.
       leading: Sizes of leading axes, such as layers.
       axes: Logical names of the leading axes.
     """
-    bound = math.prod(unit.input_shape) ** -0.5
-    a, b = (*leading, *unit.input_shape, rank), (*leading, rank, *unit.bias_shape)
-    a_axes, b_axes = (*unit.input_axes, "lora"), ("lora", *unit.bias_axes)
+    bound = math.prod(spec.input_shape) ** -0.5
+    a, b = (*leading, *spec.input_shape, rank), (*leading, rank, *spec.bias_shape)
+    a_axes, b_axes = (*spec.input_axes, "lora"), ("lora", *spec.bias_axes)
     return {
         "lora_a": uniform(module, "lora_a", bound, a, (*axes, *a_axes)),
         "lora_b": normal(module, "lora_b", 0.0, b, (*axes, *b_axes)),
@@ -62,6 +52,6 @@ def adapter(
 def with_dropout(weights: dict, dropout: Callable[[jax.Array], jax.Array]) -> dict:
     """Return a block's weights with dropout on the inputs of each adapter."""
     return {
-        name: unit | ({"lora_dropout": dropout} if "lora_a" in unit else {})
-        for name, unit in weights.items()
+        name: layer | ({"lora_dropout": dropout} if "lora_a" in layer else {})
+        for name, layer in weights.items()
     }

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from diffeq_former.models.units import Norm
+from diffeq_former.models.weight_specs import NormSpec
 
 Axes = tuple[str | None, ...]
 
@@ -29,14 +29,14 @@ def uniform(
 
 
 def norm_parameters(
-    module: nn.Module, unit: Norm, leading: tuple[int, ...] = (), axes: Axes = ()
+    module: nn.Module, spec: NormSpec, leading: tuple[int, ...] = (), axes: Axes = ()
 ) -> dict[str, jax.Array]:
     """Create a norm's scale (ones) and its shift (zeros) if it has one."""
-    shape, axes = (*leading, unit.size), (*axes, "norm")
+    shape, axes = (*leading, spec.size), (*axes, "norm")
     stored = {
         "scale": _param(module, "scale", nn.initializers.ones_init(), shape, axes)
     }
-    if unit.shift:
+    if spec.shift:
         stored["shift"] = normal(module, "shift", 0.0, shape, axes)
     return stored
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
-from diffeq_former.models.units import Norm, Unit, Units
+from diffeq_former.models.weight_specs import NormSpec, WeightSpec, WeightSpecs
 
 HIDDEN = ("batch", "length", "state")
 FEED_FORWARD = ("batch", "length", "mlp")
@@ -89,31 +89,31 @@ def _mesh_axes(name: str) -> tuple[str, ...]:
     return (axes,) if isinstance(axes, str) else axes
 
 
-def constrain_weights(units: Units, table: dict) -> dict:
+def constrain_weights(specs: WeightSpecs, table: dict) -> dict:
     """Shard generated weights, with axes [T, ...], as stored weights are sharded.
 
     The constraint also applies to their gradients. Generation is then local to each
     device, and communication is that of a plain transformer.
 
     Args:
-      units: The block's linear maps and norms, by name.
+      specs: The block's linear maps and norms, by name.
       table: The weights of some or all of them.
     """
     return {
         name: {
-            key: constrain(weight, "layers", *_axes(units[name], key))
+            key: constrain(weight, "layers", *_axes(specs[name], key))
             for key, weight in weights.items()
         }
         for name, weights in table.items()
     }
 
 
-def _axes(unit: Unit, key: str) -> tuple[str, ...]:
-    if isinstance(unit, Norm):
+def _axes(spec: WeightSpec, key: str) -> tuple[str, ...]:
+    if isinstance(spec, NormSpec):
         return ("norm",)
     return {
-        "kernel": unit.axes,
-        "bias": unit.bias_axes,
-        "lora_a": (*unit.input_axes, "lora"),
-        "lora_b": ("lora", *unit.bias_axes),
+        "kernel": spec.axes,
+        "bias": spec.bias_axes,
+        "lora_a": (*spec.input_axes, "lora"),
+        "lora_b": ("lora", *spec.bias_axes),
     }[key]

@@ -16,7 +16,7 @@ import jax
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
-from diffeq_former.models.units import Norm, Units
+from diffeq_former.models.weight_specs import NormSpec, WeightSpecs
 from diffeq_former.ode.solvers import SOLVERS, Term
 
 # Groups of terms that are added to the state together, for the solvers that apply each
@@ -25,10 +25,11 @@ _TERMS_AT_ONCE = {"euler": ((0, 1),), "lie_trotter": ((0,), (1,))}
 TERM_NORMS = ("norm_1", "norm_2")  # norms of the attention and feed-forward terms
 
 
-def drop_unused_norms(c: ModelConfig, units: Units) -> Units:
-    """Return the units without the norms of the terms if the model has none."""
-    keep = c.stabilisers.norm != "none"
-    return {k: unit for k, unit in units.items() if keep or not isinstance(unit, Norm)}
+def drop_unused_norms(c: ModelConfig, specs: WeightSpecs) -> WeightSpecs:
+    """Return the specs without the norms of the terms if the model has none."""
+    if c.stabilisers.norm != "none":
+        return specs
+    return {k: spec for k, spec in specs.items() if not isinstance(spec, NormSpec)}
 
 
 def term_input(c: ModelConfig, norm: Callable, weights: dict, name: str, x_BLD):

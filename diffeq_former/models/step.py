@@ -90,12 +90,12 @@ class Step(nn.Module):
         c = self.config
         if c.generate_weights == "tabulated":
             return weights_or_times_S
-        units = BLOCKS[c.block].units(c)
+        specs = BLOCKS[c.block].weight_specs(c)
         with jax.named_scope("tabulate"):
             generated = SOURCES[c.weights].tabulate(
-                c, units, parameters, weights_or_times_S
+                c, specs, parameters, weights_or_times_S
             )
-        return named(GENERATED_WEIGHTS, constrain_weights(units, generated))
+        return named(GENERATED_WEIGHTS, constrain_weights(specs, generated))
 
     def _at(self, node: int, weights_S: dict) -> dict:
         weights = jax.tree.map(lambda w: w[node], weights_S)

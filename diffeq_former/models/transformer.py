@@ -41,9 +41,9 @@ class Transformer(nn.Module):
     def setup(self):
         c = self.config
         self.block = BLOCKS[c.block]
-        self.weights = SOURCES[c.weights](c, self.block.units(c))
+        self.weights = SOURCES[c.weights](c, self.block.weight_specs(c))
         self.embedding = Embedding(c, self.block.learned_positions, self.train)
-        self.final_norm = FinalNorm(self.block.final_norm_unit(c))
+        self.final_norm = FinalNorm(self.block.final_norm_spec(c))
         if not self.block.tied_head(c):
             self.head = Head(c)
         step = scan_over_grid(
@@ -115,17 +115,19 @@ class Transformer(nn.Module):
         For `grid` see `hidden`.
         """
         c = self.config
-        times_TS, units = (grid or default_grid(c)).times_TS, self.block.units(c)
+        times_TS, specs = (grid or default_grid(c)).times_TS, self.block.weight_specs(c)
         source = SOURCES[c.weights]
-        table = source.tabulate(c, units, self.weights(), times_TS.reshape(-1))
-        table = constrain_weights(units, table)
+        table = source.tabulate(c, specs, self.weights(), times_TS.reshape(-1))
+        table = constrain_weights(specs, table)
         return jax.tree.map(lambda w: w.reshape(times_TS.shape + w.shape[1:]), table)
 
     @jax.named_scope("tabulate")
     def coefficients(self, grid: Grid) -> dict[str, jax.Array]:
         """Return a hypernetwork's u(t) for each weight at all grid times, [T S, E]."""
         c, times = self.config, grid.times_TS.reshape(-1)
-        return Hypernetwork.coefficients(c, self.block.units(c), self.weights(), times)
+        return Hypernetwork.coefficients(
+            c, self.block.weight_specs(c), self.weights(), times
+        )
 
 
 def ends_of(params: dict) -> dict:

@@ -1,7 +1,7 @@
 """Weight sources: three ways to obtain a block's weights at time t.
 
 A source consists of a linen module that creates its parameters when called, and of a
-pure function `tabulate(config, units, parameters, times_T)` that returns the block's
+pure function `tabulate(config, specs, parameters, times_T)` that returns the block's
 weights by name, with a leading axis T. The weights of norms are in float32, all others
 in the compute dtype.
 """
@@ -17,36 +17,38 @@ from diffeq_former.models.hypernetwork import Hypernetwork
 from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.lora import adapter, is_adapted, scale
 from diffeq_former.models.parameters import norm_parameters, normal
-from diffeq_former.models.units import Norm, Unit, Units
+from diffeq_former.models.weight_specs import NormSpec, WeightSpec, WeightSpecs
 
 
 class WeightSource(Protocol):
     """Interface of a weight source, see the module's docstring."""
 
-    def __init__(self, config: ModelConfig, units: Units, name: str): ...
+    def __init__(self, config: ModelConfig, specs: WeightSpecs, name: str): ...
 
     def __call__(self) -> dict: ...
 
     @staticmethod
-    def tabulate(c: ModelConfig, units: Units, parameters, times_T) -> dict: ...
+    def tabulate(c: ModelConfig, specs: WeightSpecs, parameters, times_T) -> dict: ...
 
 
 class LayerTable(nn.Module):
     """Separate weights for each step, as in a plain transformer."""
 
     config: ModelConfig
-    units: Units
+    specs: WeightSpecs
 
     @nn.compact
     def __call__(self) -> dict:
         c = self.config
         return {
-            name: _Stored(c, unit, (c.num_layers,), name=name)()
-            for name, unit in self.units.items()
+            name: _Stored(c, spec, (c.num_layers,), name=name)()
+            for name, spec in self.specs.items()
         }
 
     @staticmethod
-    def tabulate(c: ModelConfig, units: Units, parameters, times_T: jax.Array) -> dict:
+    def tabulate(
+        c: ModelConfig, specs: WeightSpecs, parameters, times_T: jax.Array
+    ) -> dict:
         assert times_T.shape == (c.num_layers,), (
             "a layer table has weights only at its layers"
         )
@@ -57,17 +59,19 @@ class Shared(nn.Module):
     """One set of weights for all times."""
 
     config: ModelConfig
-    units: Units
+    specs: WeightSpecs
 
     @nn.compact
     def __call__(self) -> dict:
         return {
-            name: _Stored(self.config, unit, (), name=name)()
-            for name, unit in self.units.items()
+            name: _Stored(self.config, spec, (), name=name)()
+            for name, spec in self.specs.items()
         }
 
     @staticmethod
-    def tabulate(c: ModelConfig, units: Units, parameters, times_T: jax.Array) -> dict:
+    def tabulate(
+        c: ModelConfig, specs: WeightSpecs, parameters, times_T: jax.Array
+    ) -> dict:
         return jax.tree.map(
             lambda w: jnp.broadcast_to(w[None], times_T.shape + w.shape),
             _cast(c, parameters),
@@ -85,21 +89,21 @@ class _Stored(nn.Module):
     """The parameters of one linear map or norm, with `leading` axes of layers."""
 
     config: ModelConfig
-    unit: Unit
+    spec: WeightSpec
     leading: tuple[int, ...]
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        unit, leading, layers = self.unit, self.leading, ("layers",) * len(self.leading)
-        if isinstance(unit, Norm):
-            return norm_parameters(self, unit, leading, layers)
-        stddev = kernel_stddev(self.config, unit)
-        kernel, bias = leading + unit.kernel, leading + unit.bias_shape
-        stored = {"kernel": normal(self, "kernel", stddev, kernel, layers + unit.axes)}
-        if unit.bias:
-            stored["bias"] = normal(self, "bias", 0.0, bias, layers + unit.bias_axes)
+        spec, leading, layers = self.spec, self.leading, ("layers",) * len(self.leading)
+        if isinstance(spec, NormSpec):
+            return norm_parameters(self, spec, leading, layers)
+        stddev = kernel_stddev(self.config, spec)
+        kernel, bias = leading + spec.kernel, leading + spec.bias_shape
+        stored = {"kernel": normal(self, "kernel", stddev, kernel, layers + spec.axes)}
+        if spec.bias:
+            stored["bias"] = normal(self, "bias", 0.0, bias, layers + spec.bias_axes)
         if is_adapted(self.config, self.name):
-            stored |= adapter(self, self.config.lora_rank, unit, leading, layers)
+            stored |= adapter(self, self.config.lora_rank, spec, leading, layers)
         return stored
 
 
@@ -112,6 +116,6 @@ def _cast(c: ModelConfig, parameters) -> dict:
         return value if key in ("scale", "shift") else value.astype(dtype)
 
     return {
-        name: {key: cast(key, value) for key, value in unit.items()}
-        for name, unit in parameters.items()
+        name: {key: cast(key, value) for key, value in layer.items()}
+        for name, layer in parameters.items()
     }

@@ -20,8 +20,7 @@ from diffeq_former.distributed.sharding_rules import (
     TENSOR,
     num_batch_shards,
 )
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.units import Linear
+from diffeq_former.models.blocks import BLOCKS, linear_specs
 from diffeq_former.planning import shapes
 from diffeq_former.planning.shapes import Array, Sizes, micro_batches
 from diffeq_former.training.flops import evaluations
@@ -120,8 +119,10 @@ def _summed_activations(config: Config, sizes: Sizes, seq_len: int) -> Iterator[
     """
     c = config.model
     attention, feed_forward = evaluations(c)
-    linears = [u for u in BLOCKS[c.block].units(c).values() if isinstance(u, Linear)]
-    times = sum(feed_forward if "mlp" in u.axes else attention for u in linears)
+    times = sum(
+        feed_forward if "mlp" in spec.axes else attention
+        for spec in linear_specs(c).values()
+    )
     state = _tokens(config, sizes, seq_len) * c.d_model
     itemsize = jnp.dtype(c.dtype).itemsize
     yield _sum(times * state * itemsize, (TENSOR,), sizes)

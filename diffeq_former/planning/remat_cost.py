@@ -120,11 +120,11 @@ def _step(c: ModelConfig):
 
 def _weights(c: ModelConfig) -> dict:
     """Return the weights of a step, or the parameters from which it generates them."""
-    one, units = dataclasses.replace(c, num_layers=1), BLOCKS[c.block].units(c)
-    parameters, _ = SOURCES[c.weights](one, units).init_with_output(jax.random.key(0))
+    one, specs = dataclasses.replace(c, num_layers=1), BLOCKS[c.block].weight_specs(c)
+    parameters, _ = SOURCES[c.weights](one, specs).init_with_output(jax.random.key(0))
     if c.generate_weights == "per_step":
         return parameters
-    return SOURCES[c.weights].tabulate(one, units, parameters, _stage_times(c))
+    return SOURCES[c.weights].tabulate(one, specs, parameters, _stage_times(c))
 
 
 def _stage_times(c: ModelConfig) -> jax.Array:

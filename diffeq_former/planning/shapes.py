@@ -14,8 +14,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.distributed.mesh import num_micro_batches
 from diffeq_former.distributed.sharding_rules import MESH_AXES, RULES
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.units import Linear
+from diffeq_former.models.blocks import BLOCKS, linear_specs
+from diffeq_former.models.weight_specs import LinearSpec
 from diffeq_former.ode.solvers import SOLVERS
 
 Sizes = Mapping[str, int]  # by mesh axis
@@ -70,14 +70,14 @@ def table(c: ModelConfig) -> list[Array]:
     tabulated = c.generate_weights == "tabulated"
     times = (c.num_layers if tabulated else 1, num_stages)
     arrays = []
-    for unit in BLOCKS[c.block].units(c).values():
-        if isinstance(unit, Linear):
-            shapes_and_axes = [(unit.kernel, unit.axes)]
-            shapes_and_axes += [(unit.bias_shape, unit.bias_axes)] * unit.bias
+    for spec in BLOCKS[c.block].weight_specs(c).values():
+        if isinstance(spec, LinearSpec):
+            shapes_and_axes = [(spec.kernel, spec.axes)]
+            shapes_and_axes += [(spec.bias_shape, spec.bias_axes)] * spec.bias
             itemsize = jnp.dtype(c.dtype).itemsize
         else:
             shapes_and_axes, itemsize = (
-                [((unit.size,), ("norm",))] * (1 + unit.shift),
+                [((spec.size,), ("norm",))] * (1 + spec.shift),
                 4,
             )
         arrays += [
@@ -92,9 +92,8 @@ def banks(c: ModelConfig) -> list[Array]:
     if c.weights != "hypernetwork":
         return []
     return [
-        Array((c.time_embed_dim, *unit.kernel), ("time_embed", *unit.axes), 4)
-        for unit in BLOCKS[c.block].units(c).values()
-        if isinstance(unit, Linear)
+        Array((c.time_embed_dim, *spec.kernel), ("time_embed", *spec.axes), 4)
+        for spec in linear_specs(c).values()
     ]
 
 

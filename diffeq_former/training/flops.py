@@ -14,8 +14,7 @@ import re
 import jax
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.units import Linear
+from diffeq_former.models.blocks import linear_specs
 from diffeq_former.ode.solvers import SOLVERS, Splitting
 
 # The names that JAX and PyTorch give to a device, as a pattern, and its peak FLOP/s in
@@ -47,10 +46,9 @@ def forward_flops_per_token(c: ModelConfig, seq_len: int) -> float:
 def weights_per_token(c: ModelConfig) -> int:
     """Return N, the number of matrix weights that a token is multiplied with."""
     attention, feed_forward = evaluations(c)
-    linears = [u for u in BLOCKS[c.block].units(c).values() if isinstance(u, Linear)]
     field = sum(
-        math.prod(u.kernel) * (feed_forward if "mlp" in u.axes else attention)
-        for u in linears
+        math.prod(spec.kernel) * (feed_forward if "mlp" in spec.axes else attention)
+        for spec in linear_specs(c).values()
     )
     return field + c.d_model * c.vocab_size
 

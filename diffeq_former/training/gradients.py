@@ -115,7 +115,7 @@ def prepare(config: Config, params: Parts, grid: Grid) -> Differentiation:
             gradients["table"],
             table,
         )
-        flat = constrain_weights(BLOCKS[c.block].units(c), flat)
+        flat = constrain_weights(BLOCKS[c.block].weight_specs(c), flat)
         cotangents = jax.tree.map(lambda g, w: g.reshape(w.shape), flat, table)
         u = apply(params, "coefficients") if params.banks else {}
         bank_gradients = {

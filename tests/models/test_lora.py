@@ -29,8 +29,8 @@ def config_of(block: str, **changes) -> ModelConfig:
 
 def without(params: dict, names=ADAPTED) -> dict:
     weights = {
-        unit: {key: x for key, x in arrays.items() if key not in names}
-        for unit, arrays in params["weights"].items()
+        name: {key: x for key, x in arrays.items() if key not in names}
+        for name, arrays in params["weights"].items()
     }
     return params | {"weights": weights}
 
@@ -38,17 +38,17 @@ def without(params: dict, names=ADAPTED) -> dict:
 def with_kernels_moved(config: ModelConfig, params: dict) -> dict:
     """W + A B alpha / r written out in float64, as a model without adapters."""
     weights = {}
-    for name, unit in params["weights"].items():
-        unit = dict(unit)
-        if "lora_a" in unit:
-            a, b = (np.asarray(unit.pop(key), np.float64) for key in ADAPTED)
+    for name, layer in params["weights"].items():
+        layer = dict(layer)
+        if "lora_a" in layer:
+            a, b = (np.asarray(layer.pop(key), np.float64) for key in ADAPTED)
             r = config.lora_rank
             rows, columns = a.reshape(len(a), -1, r), b.reshape(len(b), r, -1)
             moved = (rows @ columns * config.lora_alpha / r).reshape(
-                unit["kernel"].shape
+                layer["kernel"].shape
             )
-            unit["kernel"] = (unit["kernel"] + moved).astype(np.float32)
-        weights[name] = unit
+            layer["kernel"] = (layer["kernel"] + moved).astype(np.float32)
+        weights[name] = layer
     return params | {"weights": weights}
 
 
@@ -79,9 +79,9 @@ def test_logits_are_those_of_moved_kernels(block):
 def test_at_first_they_add_nothing_even_with_dropout():
     config = config_of("llama", lora_dropout=0.5)
     params = params_of(config)
-    for unit in params["weights"].values():
-        if "lora_b" in unit:
-            unit["lora_b"] = 0 * unit["lora_b"]
+    for layer in params["weights"].values():
+        if "lora_b" in layer:
+            layer["lora_b"] = 0 * layer["lora_b"]
     base = logits_of(config.without_adapters(), without(params))
     for train in (False, True):
         np.testing.assert_array_equal(logits_of(config, params, train), base)
@@ -100,7 +100,7 @@ def test_dropout_is_drawn_in_training_only():
 def test_how_they_start():
     """A as PEFT draws it, uniform within 1 / sqrt(inputs); B zero."""
     config = config_of("gpt", d_model=64, d_ff=100)
-    source = SOURCES["layer_table"](config, BLOCKS[config.block].units(config))
+    source = SOURCES["layer_table"](config, BLOCKS[config.block].weight_specs(config))
     weights, _ = jax.jit(source.init_with_output)(jax.random.key(0))
     for name, inputs in (("qkv", 64), ("attention_out", 64), ("ff_out", 100)):
         a, b = (np.asarray(weights[name][key]) for key in ADAPTED)
@@ -112,11 +112,11 @@ def test_how_they_start():
 
 def test_targets_alone_have_adapters():
     config = config_of("llama", lora_targets=("query", "down"))
-    units = shapes_of(config)["weights"].items()
-    assert {name for name, unit in units if "lora_a" in unit} == {"query", "down"}
+    layers = shapes_of(config)["weights"].items()
+    assert {name for name, layer in layers if "lora_a" in layer} == {"query", "down"}
     everything = shapes_of(config_of("llama"))["weights"].items()
-    adapted = {name for name, unit in everything if "lora_a" in unit}
-    assert adapted == {name for name, unit in everything if "kernel" in unit}
+    adapted = {name for name, layer in everything if "lora_a" in layer}
+    assert adapted == {name for name, layer in everything if "kernel" in layer}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cases import TINY, params_of, tokens_of
 from diffeq_former.config import ModelConfig, Stabilisers
 from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.units import Linear
+from diffeq_former.models.weight_specs import LinearSpec
 
 
 def normalise(x, eps):
@@ -173,7 +173,7 @@ def test_eulers_step_keeps_a_part_of_the_state():
 
 def test_what_writes_to_the_residual_stream_starts_as_small_as_its_sum_needs():
     """The variance of a sum of 2 L terms, of which the last k have shrunk by r^(2k)."""
-    writes = Linear((2, 2), ("embed", "embed"), False, writes_residual=True)
+    writes = LinearSpec((2, 2), ("embed", "embed"), False, writes_residual=True)
 
     def started(residual):
         c = ModelConfig(weights="layer_table", stabilisers=Stabilisers(residual))

@@ -1,6 +1,6 @@
-"""Specifications of the linear maps and norms of a block, called its units.
+"""Specifications of the linear maps and norms of a block.
 
-A block lists its units by name; a weight source creates the parameters of each unit and
+A block lists its specs by name; a weight source creates the parameters of each spec and
 generates its weights; the block's functions use those weights.
 """
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear:
+class LinearSpec:
     """A linear map whose kernel has shape [inputs..., outputs...]."""
 
     kernel: tuple[int, ...]
@@ -38,15 +38,15 @@ class Linear:
 
 
 @dataclasses.dataclass(frozen=True)
-class Norm:
+class NormSpec:
     """A normalisation with a scale and optionally a shift, each [size]."""
 
     size: int
     shift: bool
 
 
-Unit = Linear | Norm
-Units = dict[str, Unit]
+WeightSpec = LinearSpec | NormSpec
+WeightSpecs = dict[str, WeightSpec]
 
 
 def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
@@ -65,13 +65,13 @@ def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
     return y
 
 
-def with_step_lengths(units: Units, weights: dict, lengths) -> dict:
+def with_step_lengths(specs: WeightSpecs, weights: dict, lengths) -> dict:
     """Absorb step lengths into the weights, so that all steps have length 1.
 
     The weights of maps that write to the residual stream are multiplied by the length.
 
     Args:
-      units: The block's linear maps and norms, by name.
+      specs: The block's linear maps and norms, by name.
       weights: Their weights, with a leading axis of steps.
       lengths: The length of each step, or one length for all of them.
     """
@@ -80,8 +80,8 @@ def with_step_lengths(units: Units, weights: dict, lengths) -> dict:
         return w * jnp.reshape(lengths, (-1, *[1] * (w.ndim - 1)))
 
     return {
-        name: jax.tree.map(scaled, unit)
-        if getattr(units[name], "writes_residual", False)
-        else unit
-        for name, unit in weights.items()
+        name: jax.tree.map(scaled, layer)
+        if getattr(specs[name], "writes_residual", False)
+        else layer
+        for name, layer in weights.items()
     }
