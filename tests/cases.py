@@ -98,7 +98,7 @@ def model(block: str, weights: str, solver: str, **changes) -> ModelConfig:
 def covering() -> list[ModelConfig]:
     """Every two of block, source and solver that are allowed together meet.
 
-    All that is in `stabilised` and `on_pieces` is among them.
+    All that is in `stabilised` and `on_segments` is among them.
     """
     usual = (
         ("gpt", "hypernetwork", "euler"),
@@ -113,7 +113,7 @@ def covering() -> list[ModelConfig]:
         ("llama", "hypernetwork", "rk4"),
         ("gpt", "shared", "rk4"),
     )
-    return [*(model(*names) for names in usual), *stabilised(), *on_pieces()]
+    return [*(model(*names) for names in usual), *stabilised(), *on_segments()]
 
 
 def stabilised() -> list[ModelConfig]:
@@ -134,11 +134,11 @@ def stabilised() -> list[ModelConfig]:
     return [dataclasses.replace(TINY, **fields) for fields in given]
 
 
-def on_pieces() -> list[ModelConfig]:
-    """W(t) constant on pieces of depth, in steps of several lengths."""
-    pieces = dataclasses.replace(TINY, time_pieces=TINY.num_layers)
-    llama = dataclasses.replace(pieces, block="llama", solver="heun")
-    return [pieces.at_depth(2), llama.at_depth(5)]
+def on_segments() -> list[ModelConfig]:
+    """W(t) constant on segments of depth, in steps of several lengths."""
+    segmented = dataclasses.replace(TINY, time_segments=TINY.num_layers)
+    llama = dataclasses.replace(segmented, block="llama", solver="heun")
+    return [segmented.at_depth(2), llama.at_depth(5)]
 
 
 def in_two_lots(cases, is_quick) -> list:
@@ -159,8 +159,8 @@ def is_allowed(config: ModelConfig) -> bool:
 
 def name(config: ModelConfig) -> str:
     s, known = config.stabilisers, f"{config.block}-{config.weights}-{config.solver}"
-    if config.time_pieces:
-        known += f"-{config.num_layers}_on_{config.time_pieces}"
+    if config.time_segments:
+        known += f"-{config.num_layers}_on_{config.time_segments}"
     return known if s == Stabilisers() else f"{known}-{s.norm}-{s.residual:g}"
 
 

@@ -57,8 +57,8 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
         for s, d in zip(sentences, summaries, strict=True)
     ]
     write_json(folder / "attention.json", {"mean": mean, "sentences": measured})
-    _draw_maps(folder / "maps.png", maps[0])
-    _draw_heads(folder / "heads.png", mean)
+    _plot_maps(folder / "maps.png", maps[0])
+    _plot_heads(folder / "heads.png", mean)
     return [
         {"measure": key} | interval([d[key].mean() for d in summaries]) for key in mean
     ]
@@ -69,7 +69,7 @@ def chosen(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def _draw_maps(path: Path, maps_TNLL: np.ndarray) -> None:
+def _plot_maps(path: Path, maps_TNLL: np.ndarray) -> None:
     T, N = maps_TNLL.shape[:2]
     steps, heads = chosen(T, _MAX_STEPS), chosen(N, _MAX_HEADS)
     shape = {"nrows": len(steps), "ncols": len(heads), "squeeze": False}
@@ -87,7 +87,7 @@ def _draw_maps(path: Path, maps_TNLL: np.ndarray) -> None:
         figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
 
 
-def _draw_heads(path: Path, mean: dict) -> None:
+def _plot_heads(path: Path, mean: dict) -> None:
     units = {
         "entropy": "nats",
         "distance": "tokens",

@@ -180,8 +180,8 @@ def analyze(
     np.savez(folder / "ways.npz", **trajectories)
     write_json(folder / "clustering.json", settings | {"over time": metrics})
     names = {**{n: n for n in runs}, _MODEL: f"heads of {trained.name}"}
-    _draw_trajectories(folder / "ways.png", trajectories, names)
-    _draw_clusters(folder / "clusters.png", metrics, names)
+    _plot_trajectories(folder / "ways.png", trajectories, names)
+    _plot_clusters(folder / "clusters.png", metrics, names)
     return [
         {"weights": names[name]}
         | {f"{key} at the end": x["mean"][-1] for key, x in run_metrics.items()}
@@ -194,7 +194,7 @@ def _of_model(trained, num_seeds: int, num_times: int | None) -> list[np.ndarray
     c = trained.config
     weights = trained.weights_at(trained.times(num_times))
     products = spectra.products(c, weights)
-    token_VD = trained.ends["embedding"]["token"][: trained.tokenizer.vocab_size]
+    token_VD = trained.outer["embedding"]["token"][: trained.tokenizer.vocab_size]
     states = []
     for seed in range(num_seeds):
         sampled = np.random.default_rng(seed).integers(len(token_VD), size=NUM_TOKENS)
@@ -202,7 +202,7 @@ def _of_model(trained, num_seeds: int, num_times: int | None) -> list[np.ndarray
     return states
 
 
-def _draw_trajectories(path: Path, trajectories: dict, names: dict) -> None:
+def _plot_trajectories(path: Path, trajectories: dict, names: dict) -> None:
     shape = {"nrows": 2, "ncols": -(-len(trajectories) // 2)}
     with plotting.saved_figure(
         path, (12, 8), subplot_kw={"projection": "3d"}, **shape
@@ -224,7 +224,7 @@ def _draw_trajectories(path: Path, trajectories: dict, names: dict) -> None:
         g.flat[0].legend(fontsize=7)
 
 
-def _draw_clusters(path: Path, metrics: dict, names: dict) -> None:
+def _plot_clusters(path: Path, metrics: dict, names: dict) -> None:
     labels = {
         "clusters": "number of clusters (of 40 tokens)",
         "dispersion": "1 - |mean direction|$^2$",

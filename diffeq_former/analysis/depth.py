@@ -23,12 +23,12 @@ FIELDS = ("attention", "whole")  # the terms that a derivative includes
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def embed(c: ModelConfig, ends: dict, ids_L) -> jax.Array:
+def embed(c: ModelConfig, outer: dict, ids_L) -> jax.Array:
     """Return the state x_0 before the first step [L, D]."""
     ids_BL = jnp.asarray(ids_L)[None]
     positions_BL = jnp.arange(ids_BL.shape[1])[None]
     return Transformer(c).apply(
-        {"params": ends},
+        {"params": outer},
         method=lambda module: module.embedding(ids_BL, positions_BL)[0],
     )
 
@@ -130,14 +130,14 @@ def attention_maps(c: ModelConfig, table: dict, states_TLD: jax.Array) -> jax.Ar
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def logits(c: ModelConfig, ends: dict, x_LD: jax.Array) -> jax.Array:
+def logits(c: ModelConfig, outer: dict, x_LD: jax.Array) -> jax.Array:
     """Return the logits of these states [L, V] (final norm and head: a logit lens)."""
 
     def read(module):
         y_BLD = module.block.final_norm(module.final_norm(), x_LD[None], c.norm_eps)
         return module.logits(y_BLD)[0]
 
-    return Transformer(c).apply({"params": ends}, method=read)
+    return Transformer(c).apply({"params": outer}, method=read)
 
 
 def probabilities(q_BLNH, k_BSKH, positions_L=None) -> jax.Array:

@@ -20,7 +20,7 @@ from diffeq_former.config import ModelConfig
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def entropies(c: ModelConfig, ends: dict, states_TLD: jax.Array) -> jax.Array:
+def entropies(c: ModelConfig, outer: dict, states_TLD: jax.Array) -> jax.Array:
     """Return the entropy in nats of the prediction from each state [T + 1, L].
 
     H = -sum p log p with p = softmax(W norm(x)), where norm is the final norm and W the
@@ -28,7 +28,7 @@ def entropies(c: ModelConfig, ends: dict, states_TLD: jax.Array) -> jax.Array:
     """
 
     def entropy_of(x_LD):
-        log_p_LV = jax.nn.log_softmax(depth.logits(c, ends, x_LD))
+        log_p_LV = jax.nn.log_softmax(depth.logits(c, outer, x_LD))
         return -(jnp.exp(log_p_LV) * log_p_LV).sum(-1)
 
     return jax.lax.map(entropy_of, states_TLD)
@@ -37,7 +37,9 @@ def entropies(c: ModelConfig, ends: dict, states_TLD: jax.Array) -> jax.Array:
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
     """Write entropy.json (per token and averaged) and entropy.png."""
     per_sentence = [
-        np.asarray(entropies(trained.config, trained.ends, sentence_states(trained, s)))
+        np.asarray(
+            entropies(trained.config, trained.outer, sentence_states(trained, s))
+        )
         for s in sentences
     ]
     times, averaged = depths(trained), [x.mean(1) for x in per_sentence]
@@ -48,14 +50,14 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
     ]
     numbers = {"unit": "nats", "times": times, "mean": summary, "sentences": measured}
     write_json(folder / "entropy.json", numbers)
-    _draw(folder / "entropy.png", times, measured[0], summary)
+    _plot(folder / "entropy.png", times, measured[0], summary)
     return [
         {"time": float(t), "entropy": float(mean), "sentences": len(sentences)}
         for t, mean in zip(times, summary["mean"], strict=True)
     ]
 
 
-def _draw(path: Path, times, first: dict, summary: dict) -> None:
+def _plot(path: Path, times, first: dict, summary: dict) -> None:
     width = max(9.6, 5 + 0.3 * len(first["tokens"]))
     with plotting.saved_figure(path, (width, 4), ncols=2) as (left, right):
         plot_over_depth(left, times, summary["mean"], summary)

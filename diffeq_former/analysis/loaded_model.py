@@ -14,7 +14,7 @@ from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.models.grid import default_grid
-from diffeq_former.models.transformer import Transformer, ends_of
+from diffeq_former.models.transformer import Transformer, outer_params
 from diffeq_former.ode.grid import Grid, stage_times
 from diffeq_former.ode.solvers import SOLVERS
 
@@ -41,9 +41,9 @@ class LoadedModel:
         return dataclasses.replace(self.model.for_inference(), dtype="float32")
 
     @functools.cached_property
-    def ends(self) -> dict:
+    def outer(self) -> dict:
         """The parameters outside the integration: embeddings, final norm, head."""
-        return jax.device_get(ends_of(self.params))
+        return jax.device_get(outer_params(self.params))
 
     @functools.cached_property
     def table(self) -> dict:
@@ -61,7 +61,7 @@ class LoadedModel:
         c = self.config
         if num_times in (None, c.num_layers):
             return np.asarray(default_grid(c).times_TS[:, -1])
-        if c.weights == "layer_table" or c.time_pieces:
+        if c.weights == "layer_table" or c.time_segments:
             raise UserError(
                 f"--num_times={num_times}: {self.name} has weights only for its"
                 f" {c.num_layers} layers; leave it out"
@@ -145,7 +145,7 @@ def encode(trained: LoadedModel, texts: list[str]) -> list[Sentence]:
 
 def sentence_states(trained, sentence) -> np.ndarray:
     """Return the states before the first step and after each step [T + 1, L, D]."""
-    x_LD = depth.embed(trained.config, trained.ends, np.asarray(sentence.ids))
+    x_LD = depth.embed(trained.config, trained.outer, np.asarray(sentence.ids))
     return np.asarray(depth.states(trained.config, trained.table, x_LD))
 
 

@@ -162,15 +162,15 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
         "over depth": over_depth,
     }
     write_json(folder / "pde.json", numbers)
-    _draw(folder / "pde.png", depths(trained), rows, over_depth)
+    _plot(folder / "pde.png", depths(trained), rows, over_depth)
     return rows
 
 
 def _measure(trained, sentence, diffusion: float) -> dict:
-    c, ends, ids_L = trained.config, trained.ends, np.asarray(sentence.ids)
-    x_LD = depth.embed(c, ends, ids_L)
+    c, outer, ids_L = trained.config, trained.outer, np.asarray(sentence.ids)
+    x_LD = depth.embed(c, outer, ids_L)
     x_TLD = np.asarray(states(c, trained.table, x_LD, diffusion), float)
-    logits_LV = depth.logits(c, ends, x_TLD[-1].astype("float32"))[:-1]
+    logits_LV = depth.logits(c, outer, x_TLD[-1].astype("float32"))[:-1]
     losses_L = optax.softmax_cross_entropy_with_integer_labels(logits_LV, ids_L[1:])
     steps_TLD = np.diff(x_TLD, axis=1)
     lengths = (np.linalg.norm(x, axis=-1).mean(-1) for x in (steps_TLD, x_TLD))
@@ -181,7 +181,7 @@ def _measure(trained, sentence, diffusion: float) -> dict:
     }
 
 
-def _draw(path: Path, times, rows: list[dict], over_depth: list[dict]) -> None:
+def _plot(path: Path, times, rows: list[dict], over_depth: list[dict]) -> None:
     with plotting.saved_figure(path, (12, 4), ncols=3) as (left, *panels):
         coefficients = [row["diffusion"] for row in rows]
         left.plot(coefficients, [row["mean"] for row in rows], "k-o")

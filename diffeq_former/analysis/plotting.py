@@ -1,4 +1,4 @@
-"""Plots with matplotlib, which is imported only when a plot is drawn."""
+"""Plots with matplotlib, which is imported only when a plot is made."""
 
 import contextlib
 from collections.abc import Iterator

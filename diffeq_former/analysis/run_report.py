@@ -31,7 +31,7 @@ def settings(config: Config) -> str:
 def training(metrics: training_curves.Metrics, folder: Path) -> str:
     """Show the final losses and the training curves; write curves.png."""
     picture = folder / "curves.png"
-    training_curves.draw(metrics, picture)
+    training_curves.plot(metrics, picture)
     names = ("loss", "validation/loss", "validation/perplexity")
     names = (*names, "validation/bits_per_byte")
     last = {name: metrics[name][-1][1] for name in names if name in metrics}

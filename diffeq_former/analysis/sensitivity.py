@@ -15,12 +15,12 @@ from diffeq_former.models.loss import NO_TARGET
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def measure(c: ModelConfig, ends: dict, table: dict, first_BLD, targets_BL):
+def measure(c: ModelConfig, outer: dict, table: dict, first_BLD, targets_BL):
     """Return a batch's loss, its states, and the gradient norms of the loss by them.
 
     Args:
       c: The model's config.
-      ends: Parameters of the embedding, the final norm and the head.
+      outer: Parameters of the embedding, the final norm and the head.
       table: Weight table, arrays with leading axes [T, S].
       first_BLD: States before the first step, see `embed`.
       targets_BL: Ids of the next tokens; NO_TARGET where there is none.
@@ -39,7 +39,7 @@ def measure(c: ModelConfig, ends: dict, table: dict, first_BLD, targets_BL):
         x_BLD = first_BLD + offsets_TBLD[0]
         x_BLD, after_TBLD = jax.lax.scan(body, x_BLD, (table, offsets_TBLD[1:]))
         states_TBLD = jnp.concatenate([first_BLD[None], after_TBLD])
-        return _loss(c, ends, x_BLD, targets_BL), states_TBLD
+        return _loss(c, outer, x_BLD, targets_BL), states_TBLD
 
     offsets_TBLD = jnp.zeros((c.num_layers + 1, *first_BLD.shape), first_BLD.dtype)
     value_and_grad = jax.value_and_grad(loss_and_states, has_aux=True)
@@ -48,13 +48,13 @@ def measure(c: ModelConfig, ends: dict, table: dict, first_BLD, targets_BL):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def embed(c: ModelConfig, ends: dict, ids_BL) -> jax.Array:
+def embed(c: ModelConfig, outer: dict, ids_BL) -> jax.Array:
     """Return the states of a batch before the first step [B, L, D]."""
-    return jax.vmap(lambda ids_L: depth.embed(c, ends, ids_L))(ids_BL)
+    return jax.vmap(lambda ids_L: depth.embed(c, outer, ids_L))(ids_BL)
 
 
-def _loss(c: ModelConfig, ends: dict, x_BLD, targets_BL) -> jax.Array:
-    logits_BLV = jax.vmap(lambda x_LD: depth.logits(c, ends, x_LD))(x_BLD)
+def _loss(c: ModelConfig, outer: dict, x_BLD, targets_BL) -> jax.Array:
+    logits_BLV = jax.vmap(lambda x_LD: depth.logits(c, outer, x_LD))(x_BLD)
     has = targets_BL != NO_TARGET
     losses_BL = optax.softmax_cross_entropy_with_integer_labels(
         logits_BLV, jnp.where(has, targets_BL, 0)

@@ -128,8 +128,8 @@ def analyze(
         }
     np.savez(folder / "spectra.npz", **arrays)
     write_json(folder / "spectra.json", found)
-    _draw_bands(found, folder / "bands.png")
-    _draw_heads(found, folder / "heads.png")
+    _plot_bands(found, folder / "bands.png")
+    _plot_heads(found, folder / "heads.png")
     return [_line(role, summary) for role, summary in found.items()]
 
 
@@ -169,7 +169,7 @@ def _line(role: str, summary: dict) -> dict:
     return {"role": role, "run": summary["name"], "times": times, **shares, **largest}
 
 
-def _draw_bands(found: dict, path: Path) -> None:
+def _plot_bands(found: dict, path: Path) -> None:
     columns = [(role, key) for role in found for key in ("magnitude", "real_part")]
     size = (3.4 * len(columns), 8)
     shape = {"nrows": 3, "ncols": len(columns), "squeeze": False, "sharex": True}
@@ -177,7 +177,7 @@ def _draw_bands(found: dict, path: Path) -> None:
         for column, (role, key) in zip(grid.T, columns, strict=True):
             summary = found[role]
             for axes, name in zip(column, _TITLES, strict=True):
-                _draw_band(axes, summary["times"], summary[name][key])
+                _plot_band(axes, summary["times"], summary[name][key])
                 axes.set_title(f"{_TITLES[name]}, {summary['name']}", fontsize=9)
                 label = "|eigenvalue|" if key == "magnitude" else "real part"
                 axes.set_ylabel(label)
@@ -185,7 +185,7 @@ def _draw_bands(found: dict, path: Path) -> None:
         grid[0, 0].legend(fontsize=7)
 
 
-def _draw_band(axes, times_T, bands_PT) -> None:
+def _plot_band(axes, times_T, bands_PT) -> None:
     for low, grey in enumerate(("0.88", "0.72", "0.5")):
         label = f"{BANDS[low]} to {BANDS[-1 - low]} %"
         lower, upper = bands_PT[low], bands_PT[-1 - low]
@@ -195,7 +195,7 @@ def _draw_band(axes, times_T, bands_PT) -> None:
     axes.grid(alpha=0.3)
 
 
-def _draw_heads(found: dict, path: Path) -> None:
+def _plot_heads(found: dict, path: Path) -> None:
     rows = [
         (name, key) for name in ("qk", "ov") for key in ("positive_share", "largest")
     ]

@@ -53,7 +53,7 @@ def _span(token: str, value: float, share: float) -> str:
     return f'<span style="{style}" title="{value:.4g}">{html.escape(token)}</span>'
 
 
-def draw(path: Path, sentences: list[dict], rows: dict) -> None:
+def plot(path: Path, sentences: list[dict], rows: dict) -> None:
     """Plot the first sentences; Args as for `write_page`."""
     plotted = sentences[:_MAX_PLOTTED]
     width = max(6.4, 3 + 0.3 * max(len(s["tokens"]) for s in plotted))

@@ -40,7 +40,7 @@ def rollout(maps_TNLL: jax.Array, last) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def gradient_x_input(
-    c: ModelConfig, ends: dict, table: dict, x_LD: jax.Array, last
+    c: ModelConfig, outer: dict, table: dict, x_LD: jax.Array, last
 ) -> jax.Array:
     """Return gradient x input for the logit of the likeliest next token [L].
 
@@ -49,7 +49,7 @@ def gradient_x_input(
 
     def largest_logit(x_LD):
         at_end_LD = depth.states(c, table, x_LD)[-1]
-        return depth.logits(c, ends, at_end_LD)[last].max()
+        return depth.logits(c, outer, at_end_LD)[last].max()
 
     return (jax.grad(largest_logit)(x_LD) * x_LD).sum(-1)
 
@@ -85,30 +85,36 @@ def analyze(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list
     first = [plain(_leading(sentence)) for sentence in measured]
     title = f"{trained.name}: sensitivity of the next-token prediction"
     token_heatmap.write_page(folder / "tokens.html", title, first, ROWS)
-    token_heatmap.draw(folder / "tokens.png", first, ROWS)
+    token_heatmap.plot(folder / "tokens.png", first, ROWS)
     return [{"measure": name} | statistics for name, statistics in summary.items()]
 
 
 def _measure(trained, sentence, num_exponents: int) -> dict:
-    c, ends, table = trained.config, trained.ends, jax.device_put(trained.table)
+    c, outer, table = (
+        trained.config,
+        trained.outer,
+        jax.device_put(trained.table),
+    )
     length = len(sentence.ids)
     padded = min(c.max_len, -(-length // _MULTIPLE) * _MULTIPLE)
     # Attention is causal, so padding affects no earlier token.
     ids_L = np.pad(sentence.ids, (0, padded - length))
     last = length - 1
-    x_LD = depth.embed(c, ends, ids_L)
+    x_LD = depth.embed(c, outer, ids_L)
     states_TLD = depth.states(c, table, x_LD)
     along = (c, table, states_TLD, last)
     maps_TNLL = depth.attention_maps(c, table, states_TLD)
     probes = min(_MAX_PROBES, c.d_model)
-    next_V = depth.logits(c, ends, states_TLD[-1])[last, : trained.tokenizer.vocab_size]
+    next_V = depth.logits(c, outer, states_TLD[-1])[
+        last, : trained.tokenizer.vocab_size
+    ]
     per_token = {
         field: lyapunov.token_to_token(*along, field, num_exponents)
         for field in depth.FIELDS
     } | {
         "influence": lyapunov.influence(*along, "whole", probes),
         "rollout": rollout(maps_TNLL, last),
-        "gradient_x_input": gradient_x_input(c, ends, table, x_LD, last),
+        "gradient_x_input": gradient_x_input(c, outer, table, x_LD, last),
     }
     whole = (c, table, states_TLD, length)
     return {

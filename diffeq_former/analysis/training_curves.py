@@ -36,7 +36,7 @@ def read(path: Path) -> Metrics:
     return metrics
 
 
-def draw(metrics: Metrics, path: Path) -> None:
+def plot(metrics: Metrics, path: Path) -> None:
     """Plot the metrics of `PANELS` over steps into a .png file."""
     with plotting.saved_figure(path, (11, 7), nrows=2, ncols=2) as grid:
         for axes, (title, unit, names) in zip(grid.flat, PANELS, strict=True):

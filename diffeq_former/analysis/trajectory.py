@@ -104,7 +104,7 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
     numbers = {"interval": horizon, "times": times, "summary": summary}
     numbers |= {"mean": over_depth, "sentences": measured}
     write_json(folder / "trajectory.json", numbers)
-    _draw(folder / "trajectory.png", times, over_depth, excess)
+    _plot(folder / "trajectory.png", times, over_depth, excess)
     return [{"measure": name} | values for name, values in summary.items()]
 
 
@@ -118,7 +118,7 @@ def _over_tokens(values: np.ndarray) -> np.ndarray:
     return np.divide(sums, counts, out=np.full(len(values), np.nan), where=counts > 0)
 
 
-def _draw(path: Path, times, over_depth: dict, excess: list[float]) -> None:
+def _plot(path: Path, times, over_depth: dict, excess: list[float]) -> None:
     with plotting.saved_figure(path, (12, 7), nrows=2, ncols=3) as grid:
         *panels, last = grid.flat
         for axes, (name, (label, at_times)) in zip(

@@ -21,8 +21,8 @@ def validate_model(c: ModelConfig) -> None:
         value = getattr(c, field)
         require(0 <= value < 1, f"model.{field}", "in [0, 1)", value)
     wanted = f"0 (W(t) is continuous) or model.num_layers ({c.num_layers})"
-    fits = c.time_pieces in (0, c.num_layers)
-    require(fits, "model.time_pieces", wanted, c.time_pieces)
+    fits = c.time_segments in (0, c.num_layers)
+    require(fits, "model.time_segments", wanted, c.time_segments)
     require(c.lora_rank >= 0, "model.lora_rank", "0 (none) or more", c.lora_rank)
     require(c.lora_alpha > 0, "model.lora_alpha", "above 0", c.lora_alpha)
     _validate_heads(c)

@@ -55,7 +55,7 @@ class ModelConfig:
     num_frequencies: int = 128  # S: frequencies; features(t) has 2S + 1 entries
     time_scale: float = 1000.0  # the fastest sinusoid is sin(time_scale * t)
     # Number of equal segments of depth on which W(t) is constant; 0: continuous W(t).
-    time_pieces: int = 0
+    time_segments: int = 0
     # MLP that computes u(t): one per weight, or one for all weights.
     time_mlp: Literal["per_weight", "shared"] = "per_weight"
     # unit: normalise u(t) to length 1; authors: as in the released code.

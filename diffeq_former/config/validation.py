@@ -98,10 +98,10 @@ def _validate_depth(config: Config) -> None:
             " where a layer_table has none; use fixed, or another"
             " model.weights"
         )
-    if kind != "fixed" and config.model.time_pieces:
+    if kind != "fixed" and config.model.time_segments:
         raise UserError(
             f"config.training.depth_grid: {kind} steps would cross the segments of"
-            " depth on which W(t) is constant; use fixed, or model.time_pieces=0"
+            " depth on which W(t) is constant; use fixed, or model.time_segments=0"
         )
     given, start = config.training.depth_steps, config.training.depth_steps_from
     require(0 <= start <= 1, "training.depth_steps_from", "in [0, 1]", start)

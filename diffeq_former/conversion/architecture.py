@@ -105,7 +105,7 @@ def to_params(
 def by_layer(
     layer: str,
     modules: Mapping[str, str],
-    ends: Mapping[Path, str],
+    outer: Mapping[Path, str],
     outputs_first: bool,
 ) -> Callable[[ModelConfig, Path, tuple[int, ...]], TensorSpec]:
     """Return `Architecture.tensor_spec` for a family that stores layers separately.
@@ -113,15 +113,15 @@ def by_layer(
     Args:
       layer: Prefix of the keys of a layer, with {} for its index.
       modules: Our names of linear layers and norms -> modules within a layer.
-      ends: Paths of the parameters outside of the layers -> keys.
+      outer: Paths of the parameters outside of the layers -> keys.
       outputs_first: Whether the layers' linear maps are stored as [outputs, inputs].
     """
 
     def tensor_spec(c: ModelConfig, path: Path, shape: tuple[int, ...]) -> TensorSpec:
         if path == ("head", "kernel"):
-            return TensorSpec((ends[path],), shape[::-1], transposed=True)
+            return TensorSpec((outer[path],), shape[::-1], transposed=True)
         if path[0] != "weights":
-            return TensorSpec((ends[path],), shape)
+            return TensorSpec((outer[path],), shape)
         _, weight_name, name = path
         weight = "weight" if name in ("kernel", "scale") else "bias"
         stem = f"{layer}.{modules[weight_name]}.{weight}"

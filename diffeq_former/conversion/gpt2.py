@@ -15,7 +15,7 @@ _UNITS = {
     "ff_out": "mlp.c_proj",
 }
 _TOKENS = "transformer.wte.weight"
-_ENDS = {
+_OUTER = {
     ("embedding", "token"): _TOKENS,
     ("embedding", "position"): "transformer.wpe.weight",
     ("final_norm", "scale"): "transformer.ln_f.weight",
@@ -64,7 +64,7 @@ def _write_config(c: ModelConfig) -> dict:
 GPT2 = Architecture(
     model_type="gpt2",
     class_name="GPT2LMHeadModel",
-    tensor_spec=by_layer("transformer.h.{}", _UNITS, _ENDS, outputs_first=False),
+    tensor_spec=by_layer("transformer.h.{}", _UNITS, _OUTER, outputs_first=False),
     read_config=_read_config,
     write_config=_write_config,
     prefix="transformer.",

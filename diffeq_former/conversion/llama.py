@@ -22,7 +22,7 @@ _UNITS = {
     "down": "mlp.down_proj",
 }
 _TOKENS, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_ENDS = {
+_OUTER = {
     ("embedding", "token"): _TOKENS,
     ("final_norm", "scale"): "model.norm.weight",
     ("head", "kernel"): _HEAD,
@@ -107,7 +107,7 @@ def _write_config(c: ModelConfig) -> dict:
 LLAMA = Architecture(
     model_type="llama",
     class_name="LlamaForCausalLM",
-    tensor_spec=by_layer("model.layers.{}", _UNITS, _ENDS, outputs_first=True),
+    tensor_spec=by_layer("model.layers.{}", _UNITS, _OUTER, outputs_first=True),
     read_config=_read_config,
     write_config=_write_config,
     prefix="model.",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-MAX_PIECE_BYTES = 64 * 1024
+MAX_CHUNK_BYTES = 64 * 1024
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -17,12 +17,12 @@ def clean(document: str | bytes) -> tuple[str, int]:
     return _SURROGATES.subn("\ufffd", document)
 
 
-def pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file in pieces of at most `MAX_PIECE_BYTES`, split after line ends."""
+def chunks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield a file in chunks of at most `MAX_CHUNK_BYTES`, split after line ends."""
     rest = b""
-    while block := file.read(MAX_PIECE_BYTES - len(rest)):
+    while block := file.read(MAX_CHUNK_BYTES - len(rest)):
         rest += block
-        if len(rest) == MAX_PIECE_BYTES:
+        if len(rest) == MAX_CHUNK_BYTES:
             end = _last_cut(rest)
             yield rest[:end]
             rest = rest[end:]

@@ -26,7 +26,7 @@ def is_primary() -> bool:
     return jax.process_index() == 0
 
 
-def together(function: Callable[[], T]) -> T:
+def run_on_all(function: Callable[[], T]) -> T:
     """Call a function in every process; if any raises UserError, all raise that error.
 
     Args:

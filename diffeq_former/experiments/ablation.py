@@ -45,7 +45,7 @@ def run(vary: str, output: Path, config_flags: list[str]) -> int:
     if picture.exists():
         raise UserError(
             f"--output={output}: it is done; name another folder, or remove {picture}"
-            " to draw more values"
+            " to plot more values"
         )
     plotting.require_matplotlib()
     output.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def run(vary: str, output: Path, config_flags: list[str]) -> int:
             return code
         figures.append({"setting": setting, "value": value} | _figures(workdir))
     report(output, figures)
-    _draw(figures, picture)
+    _plot(figures, picture)
     return OK
 
 
@@ -93,7 +93,7 @@ def _num_parameters(model) -> int:
     return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes["params"]))
 
 
-def _draw(figures: list[dict], picture: Path) -> None:
+def _plot(figures: list[dict], picture: Path) -> None:
     values, setting = [figure["value"] for figure in figures], figures[0]["setting"]
     measured = all("device_memory_gib" in figure for figure in figures)
     memory = "device_memory_gib" if measured else "planned_memory_gib"

@@ -63,7 +63,7 @@ def run(
                 figure = {"model": model, "mode": mode, "num_layers": num_layers}
                 figures.append(figure | _losses(workdir))
     report(output, figures)
-    _draw(figures, picture)
+    _plot(figures, picture)
     return OK
 
 
@@ -83,7 +83,7 @@ def _losses(workdir: Path) -> dict:
     }
 
 
-def _draw(figures: list[dict], picture: Path) -> None:
+def _plot(figures: list[dict], picture: Path) -> None:
     with plotting.saved_figure(picture, (9.6, 4), ncols=2, sharey=True) as both:
         for axes, mode in zip(both, MODES, strict=True):
             styles = cycle(plotting.STYLES)

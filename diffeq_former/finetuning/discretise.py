@@ -45,7 +45,7 @@ def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
     return dataclasses.replace(
         c.at_depth(num_steps),
         weights="layer_table",
-        time_pieces=0,
+        time_segments=0,
         generate_weights="tabulated",
         remat=WITHOUT_WEIGHTS.get(c.remat, c.remat),
     )

@@ -1,17 +1,17 @@
 """The depth grid of a model."""
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.ode.grid import Grid, on_pieces, uniform
+from diffeq_former.ode.grid import Grid, on_segments, uniform
 from diffeq_former.ode.solvers import SOLVERS
 
 
 def default_grid(c: ModelConfig) -> Grid:
     """Return the model's default depth grid.
 
-    It is uniform, unless `time_pieces` is set: then its steps are aligned with the
+    It is uniform, unless `time_segments` is set: then its steps are aligned with the
     segments on which W(t) is constant.
     """
     nodes = SOLVERS[c.solver].nodes
-    if c.time_pieces:
-        return on_pieces(c.num_layers, c.time_pieces, len(nodes))
+    if c.time_segments:
+        return on_segments(c.num_layers, c.time_segments, len(nodes))
     return uniform(c.num_layers, nodes)

@@ -130,6 +130,6 @@ class Transformer(nn.Module):
         )
 
 
-def ends_of(params: dict) -> dict:
+def outer_params(params: dict) -> dict:
     """Return the parameters outside the blocks: embeddings, final norm and head."""
     return {name: value for name, value in params.items() if name != "weights"}

@@ -37,7 +37,7 @@ def stage_times(num_steps: int, nodes: Sequence[float]) -> jax.Array:
 _FIRST_COARSER = 4
 
 
-def on_pieces(num_steps: int, num_pieces: int, num_nodes: int) -> Grid:
+def on_segments(num_steps: int, num_segments: int, num_nodes: int) -> Grid:
     """Return a grid for a field that is piecewise constant on [0, 1].
 
     The field is constant on segments of equal length. With as many steps as segments,
@@ -48,29 +48,29 @@ def on_pieces(num_steps: int, num_pieces: int, num_nodes: int) -> Grid:
 
     Args:
       num_steps: Number of steps T.
-      num_pieces: Number of segments on which the field is constant.
+      num_segments: Number of segments on which the field is constant.
       num_nodes: Number of stages S.
     """
-    points = _step_boundaries(num_steps, num_pieces)
+    points = _step_boundaries(num_steps, num_segments)
     right_T = np.floor(points[:-1] + 1e-6) + 1  # of each step's piece
-    times_TS = np.repeat(right_T[:, None] / num_pieces, num_nodes, axis=1)
+    times_TS = np.repeat(right_T[:, None] / num_segments, num_nodes, axis=1)
     lengths_T = None
-    if num_steps != num_pieces:
-        lengths_T = jnp.asarray(np.diff(points) / num_pieces, jnp.float32)
+    if num_steps != num_segments:
+        lengths_T = jnp.asarray(np.diff(points) / num_segments, jnp.float32)
     return Grid(jnp.asarray(times_TS, jnp.float32), lengths_T)
 
 
-def _step_boundaries(num_steps: int, num_pieces: int) -> np.ndarray:
+def _step_boundaries(num_steps: int, num_segments: int) -> np.ndarray:
     """Return the boundaries of all steps, [T + 1], in units of a segment."""
-    if num_steps == 1 or num_pieces == 1:
-        return np.linspace(0, num_pieces, num_steps + 1)
-    first = max(1, num_steps // (_FIRST_COARSER * num_pieces))
-    steps, pieces = num_steps - first, num_pieces - 1
-    if steps < pieces:
-        rest = np.arange(1, steps + 1) * pieces // steps
+    if num_steps == 1 or num_segments == 1:
+        return np.linspace(0, num_segments, num_steps + 1)
+    first = max(1, num_steps // (_FIRST_COARSER * num_segments))
+    steps, segments = num_steps - first, num_segments - 1
+    if steps < segments:
+        rest = np.arange(1, steps + 1) * segments // steps
     else:
-        ends = np.arange(pieces + 1) * steps // pieces
-        rest = np.interp(np.arange(1, steps + 1), ends, np.arange(pieces + 1))
+        ends = np.arange(segments + 1) * steps // segments
+        rest = np.interp(np.arange(1, steps + 1), ends, np.arange(segments + 1))
     return np.concatenate([np.linspace(0, 1, first + 1), 1 + rest])
 
 
@@ -82,7 +82,7 @@ MOVES = {
 }
 
 
-def draw(kind: str, key: jax.Array, num_steps: int, nodes: Sequence[float]) -> Grid:
+def sample(kind: str, key: jax.Array, num_steps: int, nodes: Sequence[float]) -> Grid:
     """Sample a randomly perturbed uniform grid, whose shapes are fixed.
 
     Args:

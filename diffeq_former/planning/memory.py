@@ -31,7 +31,7 @@ class Memory:
     gradients: float  # as the parameters, but only one bank at a time
     table: float  # generated weights
     table_gradients: float  # with respect to the table
-    ends: float  # gathered embeddings and unembedding, and their gradients
+    embeddings: float  # gathered embeddings and unembedding, and their gradients
     saved_states: float  # what the remat policy saves for all solver steps
     one_step: float  # recomputed activations of one solver step
     loss_chunk: float  # logits, their exponentials and their gradient
@@ -45,7 +45,7 @@ class Memory:
     @property
     def backward(self) -> float:
         """Memory of the backward pass, beside state and batch."""
-        return self.table + self.table_gradients + self.ends + self.activations
+        return self.table + self.table_gradients + self.embeddings + self.activations
 
     @property
     def update(self) -> float:
@@ -63,7 +63,7 @@ class Memory:
         """The parts held at peak memory, largest first; they sum to `total`."""
         names = ["parameters", "optimizer", "batch", "table", "table_gradients"]
         if self.backward > self.update:
-            names += ["ends", "saved_states"]
+            names += ["embeddings", "saved_states"]
             names.append(max("one_step", "loss_chunk", key=lambda n: getattr(self, n)))
         else:
             names.append("gradients")
@@ -108,7 +108,7 @@ def memory(
         table_gradients=parameters * (1 + accumulated)
         if per_step
         else _table_gradients(config, sizes),
-        ends=_ends(config, sizes),
+        embeddings=_embeddings(config, sizes),
         saved_states=config.model.num_layers
         * kept_bytes(config, sizes, seq_len, fused, config.model.remat),
         one_step=one_step * (config.model.remat != "none")
@@ -171,7 +171,7 @@ def _table_gradients(config: Config, sizes: Sizes) -> float:
     return sum(size * (1 + accumulated * 4 / itemsize) for size, itemsize in whole)
 
 
-def _ends(config: Config, sizes: Sizes) -> float:
+def _embeddings(config: Config, sizes: Sizes) -> float:
     """Return the bytes of embeddings and unembedding: gathered arrays and gradients."""
     accumulated = micro_batches(config, sizes) > 1
     arrays = [*shapes.lookups(config.model), shapes.unembedding(config.model)]

@@ -2,7 +2,7 @@
 
 A step is bad if its loss or a gradient is not finite, or if its loss is a spike: above
 `config.training.spike_factor` times the running mean of the loss. The running mean
-(`usual_loss`) is an exponential moving average over the good steps, with a decay of
+(`loss_ema`) is an exponential moving average over the good steps, with a decay of
 0.99; it starts with the loss of the first good step.
 """
 
@@ -24,16 +24,16 @@ class Diverged(Exception):
         self.step, self.first_step = step, step - bad_steps + 1
 
 
-def is_spike(c: TrainingConfig, loss: jax.Array, usual_loss: jax.Array) -> jax.Array:
+def is_spike(c: TrainingConfig, loss: jax.Array, loss_ema: jax.Array) -> jax.Array:
     """Return whether the loss is a spike, given the running mean before it."""
-    known = usual_loss != NO_STEP_YET
-    return known & (c.spike_factor > 0) & (loss > c.spike_factor * usual_loss)
+    known = loss_ema != NO_STEP_YET
+    return known & (c.spike_factor > 0) & (loss > c.spike_factor * loss_ema)
 
 
-def next_loss_ema(usual_loss: jax.Array, loss: jax.Array) -> jax.Array:
+def next_loss_ema(loss_ema: jax.Array, loss: jax.Array) -> jax.Array:
     """Return the running mean of the loss after a good step with this loss."""
-    mean = usual_loss + _EMA_WEIGHT * (loss - usual_loss)
-    return jnp.where(usual_loss == NO_STEP_YET, loss, mean)
+    mean = loss_ema + _EMA_WEIGHT * (loss - loss_ema)
+    return jnp.where(loss_ema == NO_STEP_YET, loss, mean)
 
 
 def check(c: TrainingConfig, step: int, metrics: dict[str, jax.Array]) -> int:
@@ -47,7 +47,7 @@ def check(c: TrainingConfig, step: int, metrics: dict[str, jax.Array]) -> int:
         return bad_steps
     values = jax.device_get(metrics)
     if np.isfinite(values["loss"] + values["z_loss"] + values["grad_norm"]):
-        mean = f"{values['usual_loss']:.4f}"
+        mean = f"{values['loss_ema']:.4f}"
         why = f"the loss was above {c.spike_factor:g} times its running mean {mean}"
     else:
         why = "the loss or a gradient was not finite"

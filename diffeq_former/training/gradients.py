@@ -20,7 +20,7 @@ from diffeq_former.config import Config
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.partition import constrain_weights, map_shards, num_shards
-from diffeq_former.models.transformer import Transformer, ends_of
+from diffeq_former.models.transformer import Transformer, outer_params
 from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
 from diffeq_former.training import smoothness
@@ -124,8 +124,8 @@ def prepare(config: Config, params: Parts, grid: Grid) -> Differentiation:
         rest = gradients["params"] | {"weights": pull_back_table(cotangents)[0]}
         return Parts(rest=rest, banks=bank_gradients, frozen={})
 
-    variables = {"params": ends_of(params.rest), "table": table}
-    constants = {"params": ends_of(params.frozen), "table": frozen_table}
+    variables = {"params": outer_params(params.rest), "table": table}
+    constants = {"params": outer_params(params.frozen), "table": frozen_table}
     return Differentiation(variables, constants, pull_back)
 
 

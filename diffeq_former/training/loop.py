@@ -13,7 +13,7 @@ from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.read_ahead import ReadAhead
 from diffeq_former.distributed.mesh import local_sequences, shard_batch
-from diffeq_former.distributed.multihost import AnyProcess, is_primary, together
+from diffeq_former.distributed.multihost import AnyProcess, is_primary, run_on_all
 from diffeq_former.errors import Interrupted
 from diffeq_former.process_exit import OK, STOPPED
 from diffeq_former.training import checkpoint, divergence, run_directory, state
@@ -67,7 +67,7 @@ def train(
       FaultError: If data do not arrive. The last good checkpoint is retained.
     """
     run_directory.check_same_everywhere(workdir, config, dataset)
-    together(
+    run_on_all(
         lambda: run_directory.check(
             workdir, config, dataset, allow_config_change=allow_config_change
         )

@@ -27,7 +27,7 @@ from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
 from diffeq_former.data.pipeline import check_enough
 from diffeq_former.distributed.mesh import check_model_fits
-from diffeq_former.distributed.multihost import check_same, is_primary, together
+from diffeq_former.distributed.multihost import check_same, is_primary, run_on_all
 from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint, state
 
@@ -42,22 +42,13 @@ _SECONDS_TO_DIE = 10  # how long a restarted run waits for the old one to exit
 
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
-    """A trained model and what belongs to it.
+    """A trained model and what belongs to it."""
 
-    Attributes:
-      path: The folder it was loaded from.
-      config: Its config, with an attention kernel that is available here.
-      params: The parameters, sharded over `mesh`.
-      tokenizer: Its tokenizer.
-      step: The number of optimizer steps that it was trained for.
-      mesh: The mesh of devices.
-    """
-
-    path: Path
-    config: Config
-    params: dict = dataclasses.field(repr=False)
+    path: Path  # the folder it was loaded from
+    config: Config  # with an attention kernel that is available here
+    params: dict = dataclasses.field(repr=False)  # sharded over `mesh`
     tokenizer: tokenizers.Tokenizer
-    step: int
+    step: int  # the number of optimizer steps that it was trained for
     mesh: Mesh
 
     @property
@@ -262,7 +253,7 @@ def locked(workdir: Path) -> Iterator[None]:
     Raises:
       UserError: If another run holds the lock and does not end within some seconds.
     """
-    file = together(lambda: _lock(workdir) if is_primary() else None)
+    file = run_on_all(lambda: _lock(workdir) if is_primary() else None)
     with file or contextlib.nullcontext():
         yield
 

@@ -30,7 +30,7 @@ class TrainState:
     opt_state: OptState
     bad_steps: jax.Array  # current number of consecutive bad steps, see divergence.py
     skipped_steps: jax.Array  # total number of steps skipped as not finite
-    usual_loss: jax.Array  # running mean of the loss, see divergence.py
+    loss_ema: jax.Array  # running mean of the loss, see divergence.py
     rollbacks: jax.Array  # how often the run diverged and was rolled back
 
 
@@ -134,7 +134,7 @@ def _first(config: Config, params: dict) -> TrainState:
         opt_state=make_update(config).init(partition(config, params)),
         bad_steps=jnp.zeros((), jnp.int32),
         skipped_steps=jnp.zeros((), jnp.int32),
-        usual_loss=jnp.float32(NO_STEP_YET),
+        loss_ema=jnp.float32(NO_STEP_YET),
         rollbacks=jnp.zeros((), jnp.int32),
     )
 

@@ -89,7 +89,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
             gradient_norms = norms("grad_norm", squares(gradients))
         norm = gradient_norms["grad_norm"]
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
-        spike = is_spike(config.training, losses["loss"], state.usual_loss)
+        spike = is_spike(config.training, losses["loss"], state.loss_ema)
         with jax.named_scope("optimizer"):
             updated = update.apply(gradients, norm, state.opt_state, params, finite)
         new = state.replace(
@@ -107,7 +107,7 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
             "learning_rate": schedule(state.step - state.skipped_steps),
             "bad_steps": new.bad_steps,
             "skipped_steps": new.skipped_steps,
-            "usual_loss": state.usual_loss,
+            "loss_ema": state.loss_ema,
         }
         if config.training.depth_steps:
             metrics["depth_steps"] = jnp.float32(config.model.num_layers)
@@ -121,7 +121,7 @@ def _choose_grid(config: Config, key: jax.Array) -> grids.Grid:
     if kind == "fixed":
         return default_grid(c)
     grid_key = jax.random.fold_in(key, GRID_KEY)
-    return grids.draw(kind, grid_key, c.num_layers, SOLVERS[c.solver].nodes)
+    return grids.sample(kind, grid_key, c.num_layers, SOLVERS[c.solver].nodes)
 
 
 def _micro_batches(batch_BL: dict, M: int) -> dict:
@@ -142,8 +142,8 @@ def _with_counts(
     new: TrainState, old: TrainState, loss: jax.Array, good: jax.Array
 ) -> TrainState:
     """Update the count of bad steps in a row and the running mean of the loss."""
-    usual_loss = next_loss_ema(old.usual_loss, loss)
+    loss_ema = next_loss_ema(old.loss_ema, loss)
     return new.replace(
         bad_steps=jnp.where(good, 0, old.bad_steps + 1),
-        usual_loss=jnp.where(good, usual_loss, old.usual_loss),
+        loss_ema=jnp.where(good, loss_ema, old.loss_ema),
     )

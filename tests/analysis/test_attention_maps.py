@@ -38,15 +38,15 @@ def test_rollout_multiplies_the_mixed_maps():
 def test_gradient_x_input_is_the_slope_as_a_token_fades():
     """d/ds of the largest logit, with token j's embedding times s, at s = 1."""
     model = LoadedModel("run", TINY, params_of(TINY, stddev=0.1), None, mesh_of())
-    x_LD = np.asarray(depth.embed(TINY, model.ends, tokens_of(TINY, 1)[0]))
+    x_LD = np.asarray(depth.embed(TINY, model.outer, tokens_of(TINY, 1)[0]))
     last = 5
-    found = np.asarray(gradient_x_input(TINY, model.ends, model.table, x_LD, last))
+    found = np.asarray(gradient_x_input(TINY, model.outer, model.table, x_LD, last))
     assert (found[last + 1 :] == 0).all()
 
     @jax.jit
     def largest(x_LD):
         at_end_LD = depth.states(TINY, model.table, x_LD)[-1]
-        return depth.logits(TINY, model.ends, at_end_LD)[last].max()
+        return depth.logits(TINY, model.outer, at_end_LD)[last].max()
 
     def faded(j, share):
         """The embeddings, of which token j's is times a share."""

@@ -15,14 +15,14 @@ from diffeq_former.analysis.convergence import (
 from diffeq_former.ode.solvers import SOLVERS, Splitting
 
 # W(t) is smooth, or jumps where steps end. Each with numbers of steps, by order; those
-# of jumps cut the first of three pieces, too, which is cut a quarter as often.
+# of jumps cut the first of three segments, too, which is cut a quarter as often.
 FIELDS = {
     "smooth": (
         dataclasses.replace(TINY, time_scale=2.0),
         {1: (64, 128), 2: (32, 64), 4: (6, 12)},
     ),
     "jumps": (
-        dataclasses.replace(TINY, time_pieces=TINY.num_layers),
+        dataclasses.replace(TINY, time_segments=TINY.num_layers),
         {1: (192, 384), 2: (96, 192), 4: (24, 48)},
     ),
 }

@@ -10,7 +10,7 @@ from cases import TINY, mesh_of, model, name, params_of, stabilised, tokens_of
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.config import Stabilisers
-from diffeq_former.models.transformer import Transformer, ends_of
+from diffeq_former.models.transformer import Transformer, outer_params
 
 # Every solver with one block, and every norm with both.
 CONFIGS = [
@@ -32,10 +32,10 @@ def test_states_are_those_of_the_model(config):
         apply, variables = Transformer(config).apply, {"params": params}
         logits_BLV, sown = apply(variables, tokens_BL, mutable=("intermediates",))
         (expected_TBLD,) = sown["intermediates"]["depth"]["state"]
-        ends, table = ends_of(params), apply(variables, method="tabulate")
-        first_LD = depth.embed(config, ends, tokens_BL[0])
+        outer, table = outer_params(params), apply(variables, method="tabulate")
+        first_LD = depth.embed(config, outer, tokens_BL[0])
         states_TLD = depth.states(config, table, first_LD)
-        found_LV = depth.logits(config, ends, states_TLD[-1])
+        found_LV = depth.logits(config, outer, states_TLD[-1])
         return (states_TLD, found_LV), (expected_TBLD[:, 0], logits_BLV[0])
 
     (states_TLD, found_LV), (expected_TLD, logits_LV) = ours_and_the_models(params)
@@ -52,7 +52,7 @@ def test_attention_maps_weigh_the_values():
     config = dataclasses.replace(TINY, num_heads=1)
     params, tokens_L = params_of(config), tokens_of(config, batch=1)[0]
     trained = LoadedModel("run", config, params, None, mesh_of())
-    first_LD = depth.embed(config, trained.ends, tokens_L)
+    first_LD = depth.embed(config, trained.outer, tokens_L)
     states_TLD = depth.states(config, trained.table, first_LD)
     maps_TNLL = np.asarray(depth.attention_maps(config, trained.table, states_TLD))
     assert maps_TNLL.shape == (3, 1, 8, 8)

@@ -78,19 +78,19 @@ def test_gradients_by_depth_are_finite_differences(x64, config, places):
     model = LoadedModel("run", config, params_of(config), None, mesh_of())
     c, B, L = config, 2, 3
     exact = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)  # noqa: E731
-    ends, table = exact(model.ends), exact(model.table)
+    outer, table = exact(model.outer), exact(model.table)
     inputs_BL, targets_BL = tokens_of(c)[:, :L], tokens_of(c, seed=2)[:, :L].copy()
     targets_BL[1, 2] = NO_TARGET
-    first_BLD = exact(sensitivity.embed(c, model.ends, inputs_BL))
+    first_BLD = exact(sensitivity.embed(c, model.outer, inputs_BL))
     loss, states_TBLD, norms_T = sensitivity.measure(
-        c, ends, table, first_BLD, targets_BL
+        c, outer, table, first_BLD, targets_BL
     )
 
     def loss_from(k, x_BLD):
         for t in range(k, c.num_layers):
             weights_S = jax.tree.map(lambda w, t=t: w[t], table)
             x_BLD = jax.vmap(lambda x_LD, w=weights_S: depth.step(c, w, x_LD))(x_BLD)
-        logits_BLV = jax.vmap(lambda x_LD: depth.logits(c, ends, x_LD))(x_BLD)
+        logits_BLV = jax.vmap(lambda x_LD: depth.logits(c, outer, x_LD))(x_BLD)
         log_p_BLV, total = jax.nn.log_softmax(logits_BLV), 0.0
         for b, place in np.argwhere(targets_BL != NO_TARGET):
             total -= log_p_BLV[b, place, targets_BL[b, place]]

@@ -19,8 +19,8 @@ def model():
 
 def test_the_last_is_that_of_the_models_prediction(model):
     tokens_BL = tokens_of(TINY, batch=1)
-    x_LD = depth.embed(TINY, model.ends, tokens_BL[0])
-    found = entropies(TINY, model.ends, depth.states(TINY, model.table, x_LD))
+    x_LD = depth.embed(TINY, model.outer, tokens_BL[0])
+    found = entropies(TINY, model.outer, depth.states(TINY, model.table, x_LD))
     assert found.shape == (TINY.num_layers + 1, TINY.max_len)
     logits = jax.jit(Transformer(TINY).apply)({"params": model.params}, tokens_BL)[0]
     p = np.exp(np.asarray(logits, float))
@@ -30,13 +30,13 @@ def test_the_last_is_that_of_the_models_prediction(model):
 
 @pytest.mark.parametrize("scale, expected", [(0.0, np.log(32)), (1e4, 0.0)])
 def test_heads_that_know_nothing_and_all(model, scale, expected):
-    token = model.ends["embedding"]["token"]
-    ends = model.ends | {
-        "embedding": model.ends["embedding"] | {"token": scale * token}
+    token = model.outer["embedding"]["token"]
+    outer = model.outer | {
+        "embedding": model.outer["embedding"] | {"token": scale * token}
     }
     states_TLD = jnp.asarray(
         np.random.default_rng(0).normal(size=(2, 3, 16)), "float32"
     )
     np.testing.assert_allclose(
-        entropies(TINY, ends, states_TLD), expected, rtol=1e-6, atol=1e-6
+        entropies(TINY, outer, states_TLD), expected, rtol=1e-6, atol=1e-6
     )

@@ -127,7 +127,7 @@ def test_a_browser_shows_them_on_a_phone(written, tmp_path):
 
 def test_eigenvalues_are_written_complex(model, tmp_path, monkeypatch):
     module = sys.modules[load("spectra").__module__]
-    for pictures_of in ("_draw_bands", "_draw_heads"):
+    for pictures_of in ("_plot_bands", "_plot_heads"):
         monkeypatch.setattr(module, pictures_of, lambda found, path: None)
     load("spectra")(model, tmp_path, num_times=5)
     arrays = np.load(tmp_path / "spectra.npz", allow_pickle=False)

@@ -95,7 +95,7 @@ def case_of(changed_tokens=(), **changes):
     ids_L = tokens_of(TINY, batch=1)[0, :5]
     for place in changed_tokens:
         ids_L[place] += 1
-    x_LD = depth.embed(config, trained.ends, ids_L)
+    x_LD = depth.embed(config, trained.outer, ids_L)
     return Case(config, table, depth.states(config, table, x_LD))
 
 

@@ -115,7 +115,7 @@ def case_of(**changes):
     config = dataclasses.replace(TINY, **changes)
     model = LoadedModel("run", config, params_of(config), None, mesh_of())
     ids_L = tokens_of(config, batch=1)[0]
-    return config, model.table, depth.embed(config, model.ends, ids_L)
+    return config, model.table, depth.embed(config, model.outer, ids_L)
 
 
 @pytest.mark.parametrize(

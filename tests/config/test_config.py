@@ -167,11 +167,11 @@ REFUSALS = [
         "depth_steps_from: expected 0 without training.depth_steps, got 0.5",
     ),
     (
-        {"model.time_pieces": 5},
-        "model.time_pieces: expected 0 (W(t) is continuous) or model.num_layers (12)",
+        {"model.time_segments": 5},
+        "model.time_segments: expected 0 (W(t) is continuous) or model.num_layers (12)",
     ),
     (
-        {"training.depth_grid": "shifted", "model.time_pieces": 12},
+        {"training.depth_grid": "shifted", "model.time_segments": 12},
         "depth_grid: shifted steps would cross the segments of depth on which W(t) is",
     ),
     (

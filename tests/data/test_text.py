@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from diffeq_former.data.text import MAX_PIECE_BYTES, clean, pieces
+from diffeq_former.data.text import MAX_CHUNK_BYTES, chunks, clean
 
 
 @pytest.mark.parametrize(
@@ -17,17 +17,17 @@ from diffeq_former.data.text import MAX_PIECE_BYTES, clean, pieces
         bytes(range(256)) * 700,
     ],
 )
-def test_pieces(data):
-    found = list(pieces(io.BytesIO(data)))
+def test_chunks(data):
+    found = list(chunks(io.BytesIO(data)))
     assert b"".join(found) == data
-    assert all(0 < len(piece) <= MAX_PIECE_BYTES for piece in found)
+    assert all(0 < len(chunk) <= MAX_CHUNK_BYTES for chunk in found)
 
 
-def test_pieces_end_at_lines_and_characters():
-    *lines, _ = pieces(io.BytesIO(b"a line\n" * 30_000))
-    assert lines and all(piece.endswith(b"\n") for piece in lines)
-    for piece in pieces(io.BytesIO(("日" * 70_000).encode())):
-        piece.decode()
+def test_chunks_end_at_lines_and_characters():
+    *lines, _ = chunks(io.BytesIO(b"a line\n" * 30_000))
+    assert lines and all(chunk.endswith(b"\n") for chunk in lines)
+    for chunk in chunks(io.BytesIO(("日" * 70_000).encode())):
+        chunk.decode()
 
 
 def test_clean():

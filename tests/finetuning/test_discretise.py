@@ -30,7 +30,7 @@ CONTINUOUS = [
     )
 ]
 ON_PIECES = [
-    dataclasses.replace(TINY, block=block, solver=solver, time_pieces=TINY.num_layers)
+    dataclasses.replace(TINY, block=block, solver=solver, time_segments=TINY.num_layers)
     for block, solver in (("gpt", "strang"), ("llama", "euler"))
 ]
 

@@ -49,16 +49,16 @@ def table_of(config, params):
 
 
 @pytest.mark.parametrize("solver", ["euler", "lie_trotter"])
-def test_as_many_steps_as_pieces_compute_as_on_the_curve(solver):
+def test_as_many_steps_as_segments_compute_as_on_the_curve(solver):
     curve = dataclasses.replace(TINY, solver=solver)
-    pieces = dataclasses.replace(curve, time_pieces=TINY.num_layers)
+    segments = dataclasses.replace(curve, time_segments=TINY.num_layers)
     params = params_of(curve)
-    on_curve, on_pieces = (table_of(c, params) for c in (curve, pieces))
-    jax.tree.map(np.testing.assert_array_equal, on_pieces, on_curve)
-    assert default_grid(pieces).lengths_T is None
-    finer = (table_of(c.at_depth(6), params) for c in (curve, pieces))
-    on_curve, on_pieces = (table["ff_in"]["kernel"] for table in finer)
-    assert np.abs(on_pieces - on_curve).max() > 1e-2
+    on_curve, on_segments = (table_of(c, params) for c in (curve, segments))
+    jax.tree.map(np.testing.assert_array_equal, on_segments, on_curve)
+    assert default_grid(segments).lengths_T is None
+    finer = (table_of(c.at_depth(6), params) for c in (curve, segments))
+    on_curve, on_segments = (table["ff_in"]["kernel"] for table in finer)
+    assert np.abs(on_segments - on_curve).max() > 1e-2
 
 
 def test_shared_mlp_is_the_case_of_equal_mlps():

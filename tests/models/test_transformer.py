@@ -14,7 +14,7 @@ from cases import (
     is_allowed,
     model,
     name,
-    on_pieces,
+    on_segments,
     params_of,
     stabilised,
     tokens_of,
@@ -24,7 +24,7 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.step import Step
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.grid import Grid, draw, stage_times
+from diffeq_former.ode.grid import Grid, sample, stage_times
 from diffeq_former.ode.solvers import SOLVERS
 
 every_block = pytest.mark.parametrize("block", BLOCKS)
@@ -83,11 +83,11 @@ def test_causality(config):
 # Only attention is cached: each solver, and each block with one attention a step and
 # with several.
 @over(
-    on_pieces()[0],
+    on_segments()[0],
     stabilised()[1],
     model("llama", "layer_table", "strang"),
     model("gpt", "shared", "midpoint"),
-    on_pieces()[1],
+    on_segments()[1],
     model("gpt", "shared", "rk4"),
 )
 def test_cached_decoding_equals_the_full_forward_pass(config):
@@ -129,7 +129,7 @@ def close(a, b, atol=2e-5):
     model("llama", "hypernetwork", "rk4"),
     model("gpt", "hypernetwork", "strang"),
     model("gpt", "shared", "midpoint"),
-    on_pieces()[0],
+    on_segments()[0],
 )
 def test_tabulated_equals_per_step(config):
     params, tokens_BL = params_of(config), tokens_of(config)
@@ -159,7 +159,7 @@ def test_a_step_on_a_sampled_grid_is_a_step_of_its_length(config):
     """The last, against one step of a model whose interval is as long as it."""
     params, tokens_BL = params_of(config), tokens_of(config)
     nodes = SOLVERS[config.solver].nodes
-    grid = draw("jittered", jax.random.key(2), config.num_layers, nodes)
+    grid = sample("jittered", jax.random.key(2), config.num_layers, nodes)
 
     @jax.jit
     def run(params, grid):

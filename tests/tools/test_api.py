@@ -1,6 +1,7 @@
 """The public API on a trained run, and the notebook that shows it."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -126,17 +127,27 @@ def test_wrong_input_is_refused_in_one_line(run, trained, tmp_path):
     refuses("max_new_tokens: expected 0 or more", run.generate, "a", max_new_tokens=-1)
 
 
-def test_the_notebook_runs(trained):
-    """With its run replaced by a tiny one."""
+def code_of_the_notebook() -> str:
     notebook = json.loads((ROOT / "docs/quickstart.ipynb").read_text())
-    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+def code_of_the_page() -> str:
+    page = (ROOT / "docs/api.md").read_text()
+    return "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+
+
+@pytest.mark.parametrize("code_of", [code_of_the_notebook, code_of_the_page])
+def test_the_documentation_runs(trained, code_of, monkeypatch):
+    """With its run replaced by a tiny one."""
     matplotlib.use("agg")
-    sources = ["".join(cell["source"]) for cell in cells]
-    assert sum('"runs/demo"' in source for source in sources) == 1
+    monkeypatch.chdir(trained.workdir.parent)
+    code = code_of().replace('"runs/demo"', repr(trained.workdir.name))
+    code = code.replace("It was the best of times", "the list").replace("=50", "=8")
     names = {}
-    for source in sources:
-        source = source.replace('"runs/demo"', repr(str(trained.workdir)))
-        exec(compile(source, "quickstart.ipynb", "exec"), names)
+    exec(compile(code, "documentation", "exec"), names)
     matplotlib.pyplot.close("all")
     assert isinstance(names["run"], diffeq_former.Run)
-    assert not any(cell["outputs"] for cell in cells)
+    assert names["values_TNM"].dtype == complex

@@ -27,7 +27,7 @@ def make_state(step: int, width: int = 3, extra: dict | None = None) -> TrainSta
         opt_state=(moments, {"count": jnp.int32(step)}, ()),
         bad_steps=jnp.int32(1),
         skipped_steps=jnp.int32(2),
-        usual_loss=jnp.float32(3),
+        loss_ema=jnp.float32(3),
         rollbacks=jnp.int32(4),
     )
 

@@ -13,7 +13,7 @@ from cases import TINY, in_two_lots, params_of
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.grid import draw
+from diffeq_former.ode.grid import sample
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.jaxpr_flops import dot_flops
 
@@ -71,7 +71,7 @@ def test_accumulation_on_a_sampled_grid(model):
     config, batch = config_of(**model), batch_of(4)
     params, c = params_of(config.model), config.model
     nodes = SOLVERS[c.solver].nodes
-    grid = draw("jittered", jax.random.key(1), c.num_layers, nodes)
+    grid = sample("jittered", jax.random.key(1), c.num_layers, nodes)
     losses, gradients = accumulated(config, params, batch, 2, grid)
     tabulated = config_of(**model | {"generate_weights": "tabulated"})
 
@@ -83,7 +83,7 @@ def test_accumulation_on_a_sampled_grid(model):
     loss, expected = plain(params, grid)
     assert float(losses["loss"] + losses["z_loss"]) == pytest.approx(float(loss), 1e-6)
     assert_near(gradients, expected, 1e-6)
-    other = draw("jittered", jax.random.key(2), c.num_layers, nodes)
+    other = sample("jittered", jax.random.key(2), c.num_layers, nodes)
     _, elsewhere = plain(params, other)
     difference = jax.tree.map(jnp.subtract, gradients, elsewhere)
     assert optax.tree.norm(difference) > 0.01 * optax.tree.norm(elsewhere)

@@ -15,7 +15,7 @@ from diffeq_former.config import Config, ModelConfig, TrainingConfig
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.grid import MOVES, draw, uniform
+from diffeq_former.ode.grid import MOVES, sample, uniform
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training.smoothness import smoothness
 
@@ -82,7 +82,7 @@ def test_values(kind, model):
     c, params = config.model, params_of(config.model)
     grid = default_grid(c)
     if kind in MOVES:
-        grid = draw(kind, jax.random.key(1), c.num_layers, SOLVERS[c.solver].nodes)
+        grid = sample(kind, jax.random.key(1), c.num_layers, SOLVERS[c.solver].nodes)
     losses, _ = accumulated(config, params, batch, 2, grid)
 
     def run(model):

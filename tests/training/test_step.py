@@ -48,7 +48,7 @@ def new_state(params=None, step: int = 0, config: Config = CONFIG) -> TrainState
     params = params or params_of(CONFIG.model, stddev=0.02)
     opt_state = make_update(config).init(partition(config, params))
     names = ("bad_steps", "skipped_steps", "rollbacks")
-    rest = {name: jnp.int32(0) for name in names} | {"usual_loss": jnp.float32(0)}
+    rest = {name: jnp.int32(0) for name in names} | {"loss_ema": jnp.float32(0)}
     return TrainState(jnp.int32(step), params, opt_state, **rest)
 
 
@@ -156,7 +156,7 @@ def test_spikes_are_counted(train_step, batch):
         for loss in losses[1:]:
             usual = 0.99 * usual + 0.01 * loss
         state, metrics = train_step(state, other if step in (60, 61) else batch)
-        assert metrics["usual_loss"] == pytest.approx(usual, rel=1e-4)
+        assert metrics["loss_ema"] == pytest.approx(usual, rel=1e-4)
         if float(metrics["loss"]) <= 1.2 * usual or not losses:
             losses.append(float(metrics["loss"]))
         found.append(int(metrics["bad_steps"]))

@@ -4,7 +4,7 @@ import glob
 import json
 from collections.abc import Iterator
 
-from diffeq_former.data.text import pieces
+from diffeq_former.data.text import chunks
 from diffeq_former.errors import UserError
 
 FIELD = "text"
@@ -12,10 +12,10 @@ ROWS_AT_ONCE = 64
 
 
 def text(pattern: str) -> Iterator[bytes]:
-    """Yield each file in pieces of at most 64 KiB, split after line ends."""
+    """Yield each file in chunks of at most 64 KiB, split after line ends."""
     for path in _matching(pattern):
         with open(path, "rb") as file:
-            yield from pieces(file)
+            yield from chunks(file)
 
 
 def jsonl(pattern: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffeq_former.data.text import pieces
+from diffeq_former.data.text import chunks
 
 # Third-party code, tests, and tables or copies with little prose in them.
 EXCLUDED = {
@@ -22,7 +22,7 @@ def stdlib(_: str) -> Iterator[str | bytes]:
         yield topic
     for path in _modules(Path(sysconfig.get_path("stdlib"))):
         with open(path, "rb") as file:
-            yield from pieces(file)
+            yield from chunks(file)
 
 
 def _modules(root: Path) -> Iterator[Path]:

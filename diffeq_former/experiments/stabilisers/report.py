@@ -45,10 +45,10 @@ def write(folder: Path, runs: list[dict], rows: list[dict]) -> None:
     write_json(folder / "stabilisers.json", numbers)
     parts = [_markdown(rows), "\n\n".join(rules), _markdown(table), _LEGEND]
     (folder / "table.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    _draw_losses(folder / "losses.png", runs)
-    _draw_drift(folder / "drift.png", runs)
-    _draw_gradients(folder / "gradients.png", runs)
-    _draw_exponents(folder / "exponents.png", runs)
+    _plot_losses(folder / "losses.png", runs)
+    _plot_drift(folder / "drift.png", runs)
+    _plot_gradients(folder / "gradients.png", runs)
+    _plot_exponents(folder / "exponents.png", runs)
     shown = [pages.picture(path) for path in sorted(folder.glob("*.png"))]
     files = [pages.link(folder / name) for name in ("table.md", "stabilisers.json")]
     body = [
@@ -113,7 +113,7 @@ def _groups(runs: list[dict], axes: tuple[str, ...]) -> dict[tuple, list[dict]]:
     return groups
 
 
-def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
+def _panels(path: Path, runs: list[dict], plot: Callable) -> None:
     """Draw a panel per norm (rows) and per residual connection and step (columns)."""
     by_panel = _groups(runs, ("norm", "residual", "step"))
     down = list(dict.fromkeys(key[0] for key in by_panel))
@@ -128,7 +128,7 @@ def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
             if not found:
                 axes.set_axis_off()
                 continue
-            draw(axes, found)
+            plot(axes, found)
             axes.label_outer()
             residual, step = rest
             title = f"residual {residual:g}, norm {norm}, step {step}"
@@ -137,11 +137,11 @@ def _panels(path: Path, runs: list[dict], draw: Callable) -> None:
         grid[0, 0].legend(fontsize=7)
 
 
-def _draw_losses(path: Path, runs: list[dict]) -> None:
+def _plot_losses(path: Path, runs: list[dict]) -> None:
     """Plot medians over seeds; losses far above the initial one are cut off."""
     top = 1.3 * float(np.median([run["curves"]["loss"][0] for run in runs]))
 
-    def draw(axes, found):
+    def plot(axes, found):
         for key, style in _styles(found, ("depth", "learning_rate")):
             losses = [r["curves"]["loss"] for r in found if _is_of(r, key)]
             shortest = min(map(len, losses))
@@ -153,11 +153,11 @@ def _draw_losses(path: Path, runs: list[dict]) -> None:
         axes.set(xlabel="optimizer step", ylabel="training loss (nats/token)")
         axes.set_ylim(top=top)
 
-    _panels(path, runs, draw)
+    _panels(path, runs, plot)
 
 
-def _draw_gradients(path: Path, runs: list[dict]) -> None:
-    def draw(axes, found):
+def _plot_gradients(path: Path, runs: list[dict]) -> None:
+    def plot(axes, found):
         for key, style in _styles(found, ("depth",)):
             for when, colour in (("start", "0.6"), ("end", "black")):
                 norms = [r[when]["gradient_norms"] for r in found if _is_of(r, key)]
@@ -167,7 +167,7 @@ def _draw_gradients(path: Path, runs: list[dict]) -> None:
                 )
         axes.set(xlabel="fraction of depth", ylabel="|d loss / d state|", yscale="log")
 
-    _panels(path, runs, draw)
+    _panels(path, runs, plot)
 
 
 _DRIFT = {
@@ -179,7 +179,7 @@ _DRIFT = {
 }
 
 
-def _draw_drift(path: Path, runs: list[dict]) -> None:
+def _plot_drift(path: Path, runs: list[dict]) -> None:
     """Plot the drift of the deepest models with unit steps, at the end of training."""
     deepest = max(run["depth"] for run in runs)
     found = [r for r in runs if r["step"] == UNIT and r["depth"] == deepest]
@@ -217,7 +217,7 @@ def _plot_over_depth(axes, depth: int, values: list, style: str, **options) -> N
     axes.fill_between(share, values.min(0), values.max(0), color="0.5", alpha=0.2)
 
 
-def _draw_exponents(path: Path, runs: list[dict]) -> None:
+def _plot_exponents(path: Path, runs: list[dict]) -> None:
     """Plot the range and median of each model's runs, before and after training."""
     groups = _groups(runs, _GROUP)
     with plotting.saved_figure(path, (7, 1 + 0.3 * len(groups))) as axes:

@@ -17,7 +17,7 @@ from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches, validation_batches
 from diffeq_former.distributed.mesh import on_mesh
-from diffeq_former.models.transformer import Transformer, ends_of
+from diffeq_former.models.transformer import Transformer, outer_params
 from diffeq_former.training import state as states
 from diffeq_former.training.step import step_function
 
@@ -117,11 +117,11 @@ def _held_out(config: Config, dataset: Dataset) -> dict:
 def _measure(config: Config, batch: dict, params: dict) -> dict:
     """Measure loss, drift, gradients and the largest exponent on held-out text."""
     c = config.model
-    ends = ends_of(params)
+    outer = outer_params(params)
     table = _table(c, params)
-    first_BLD = sensitivity.embed(c, ends, batch["inputs"])
+    first_BLD = sensitivity.embed(c, outer, batch["inputs"])
     loss, states_TBLD, gradient_norms_T = sensitivity.measure(
-        c, ends, table, first_BLD, batch["targets"]
+        c, outer, table, first_BLD, batch["targets"]
     )
     states_TLD = states_TBLD[:, 0, :PERTURBED]
     exponent = np.nan

@@ -22,7 +22,7 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 from flax import serialization, traverse_util
 
-from diffeq_former.distributed.multihost import from_primary, is_primary, together
+from diffeq_former.distributed.multihost import from_primary, is_primary, run_on_all
 from diffeq_former.errors import UserError
 from diffeq_former.training.checkpoint import checksums
 from diffeq_former.training.checkpoint.integrity import Damaged, choose
@@ -158,7 +158,7 @@ def restore_latest(
       UserError: If all checkpoints are damaged, or arrays are missing, unexpected or
         have other shapes; the message names them.
     """
-    step, damaged = together(lambda: _choose_latest(directory, before))
+    step, damaged = run_on_all(lambda: _choose_latest(directory, before))
     step = from_primary(step)
     if step == _NOTHING_SAVED:
         return None
@@ -204,7 +204,7 @@ def load_params(
       UserError: If there is no such checkpoint, it is damaged, or its parameters differ
         from the expected ones.
     """
-    step, damaged = together(lambda: _choose_params(directory, step))
+    step, damaged = run_on_all(lambda: _choose_params(directory, step))
     step = from_primary(step)
     expected = {PARAMS: abstract_params}
     return _restore(directory / str(step), expected)[PARAMS], step, damaged
