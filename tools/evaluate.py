@@ -2,7 +2,7 @@
 
 tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
 
-Each line on stdout is one JSON object: split, num_steps, loss (nats per token),
+Each line on stdout is one JSON object: split, step, num_steps, loss (nats per token),
 perplexity, bits_per_byte, tokens, and flops_per_token of the forward pass. With
 --num_steps, the same continuous model is integrated with other numbers of solver steps
 than in training; tools/plot.py depth plots the result.
@@ -13,7 +13,6 @@ in training, only the first one prints.
 """
 
 import json
-import sys
 from pathlib import Path
 
 from absl import flags
@@ -59,14 +58,11 @@ def main() -> None:
     dataset = load_dataset(run, _DATA.value)
     for model in models:
         steps = model.num_layers
-        if is_primary():
-            progress = f"step {run.step}, {dataset.path}, {steps} solver steps"
-            print(progress, file=sys.stderr)
         metrics = run.evaluate(steps, data=_DATA.value, batch_size=_BATCH_SIZE.value)
         flops = forward_flops_per_token(model, dataset.seq_len)
-        line = {"split": SPLIT, "num_steps": steps, **metrics, "flops_per_token": flops}
+        line = {"split": SPLIT, "step": run.step, "num_steps": steps, **metrics}
         if is_primary():
-            print(json.dumps(line), flush=True)
+            print(json.dumps(line | {"flops_per_token": flops}), flush=True)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_two_processes_of_which_one_writes(trained, alone, monkeypatch):
     line = json.loads(first.stdout)
     assert (line["split"], line["num_steps"]) == ("validation", 2)
     assert {name: line[name] for name in figures} == pytest.approx(figures, rel=1e-5)
-    assert second.stdout == "" and "solver steps" not in second.stderr
+    assert second.stdout == ""
     prompts = [f"--prompt={prompt}" for prompt in PROMPTS]
     first, second = in_two_processes("generate.py", *run, *prompts, *GREEDY)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
