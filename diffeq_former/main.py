@@ -5,7 +5,7 @@ python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
 
 Exit codes:
   0: training is finished.
-  1: a data worker died, or data did not arrive; the same command resumes the run.
+  1: data did not arrive; the same command resumes the run.
   2: the input is wrong, or the model does not fit into the devices' memory; in the
     latter case the message lists settings that need less memory.
   75: the run was stopped by SIGTERM, SIGUSR1 or Ctrl-C (a second Ctrl-C ends it at

@@ -88,7 +88,7 @@ TESTS = {
     ),
     "training/step.py": f"tests/training/test_loop.py {STEP}",
     "training/update.py": f"tests/training/test_update.py {STEP}",
-    "data/pipeline.py": "tests/data/test_pipeline.py tests/data/test_workers.py",
+    "data/pipeline.py": "tests/data/test_pipeline.py",
     "data/rows.py": "tests/data/test_rows.py tests/data/test_dataset.py",
 }
 

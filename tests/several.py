@@ -67,8 +67,18 @@ def place(port, num_processes, process_id):
     )
 
 
-def start(command, workdirs, num_processes, *, num_devices=4, flags=(), **axes) -> list:
+def start(
+    command,
+    workdirs,
+    num_processes,
+    *,
+    num_devices=4,
+    flags=(),
+    scripts=None,
+    **axes,
+) -> list:
     """The processes of a run, with `num_devices` virtual devices together."""
+    scripts = scripts or [None] * num_processes
     if not isinstance(workdirs, list):
         workdirs = [workdirs] * num_processes
     port = free_port()
@@ -82,6 +92,7 @@ def start(command, workdirs, num_processes, *, num_devices=4, flags=(), **axes) 
             *mesh,
             *flags,
             environment=environment,
+            script=scripts[k],
         )
         for k, workdir in enumerate(workdirs)
     ]

@@ -117,11 +117,11 @@ runpy.run_module("diffeq_former.main", run_name="__main__")
     "name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)]
 )
 def test_signal_to_the_process_group(config, folder, name):
-    """As from a launcher or a terminal: it reaches the data worker too."""
+    """As from a launcher or a terminal."""
     workdir = folder / f"group-{name}"
-    command, worker = Command(folder, config), "--config.data.num_workers=1"
+    command = Command(folder, config)
     options = {"script": SLOW_DATA, "start_new_session": True}
-    with command.start(workdir, worker, **options) as process:
+    with command.start(workdir, **options) as process:
         wait_for(lambda: has_trained(workdir), process)
         os.killpg(process.pid, getattr(signal, name))
         out, err = process.communicate()

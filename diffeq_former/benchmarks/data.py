@@ -37,7 +37,6 @@ def _measure(config: Config, dataset: Dataset, rounds: int, num_batches: int) ->
     options = {
         "batch_size": config.training.batch_size,
         "seed": config.seed,
-        "num_workers": config.data.num_workers,
     }
     batches = train_batches(dataset, **options)
 
@@ -54,7 +53,6 @@ def _measure(config: Config, dataset: Dataset, rounds: int, num_batches: int) ->
     far.close()
     tokens = num_batches * options["batch_size"] * dataset.seq_len
     return {
-        "num_workers": options["num_workers"],
         "batch_size": options["batch_size"],
         "seq_len": dataset.seq_len,
         "seconds": seconds,

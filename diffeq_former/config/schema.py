@@ -141,7 +141,6 @@ class DataConfig:
     """The dataset and how it is read."""
 
     path: str = ""  # dataset folder, written by tools/prepare_data.py
-    num_workers: int = 0  # worker processes; 0: read in the training process
     timeout: float = 600.0  # seconds to wait for a batch before the run fails
 
 

@@ -35,7 +35,6 @@ def validate(config: Config) -> None:
 
 
 def _validate_data(c: DataConfig) -> None:
-    require(c.num_workers >= 0, "data.num_workers", "0 or more", c.num_workers)
     require(c.timeout > 0, "data.timeout", "above 0", c.timeout)
 
 

@@ -100,7 +100,7 @@ class RowWriter:
 class Rows(Sequence):
     """The rows of a split: int32 [L + 1], padded with `NOTHING`.
 
-    A shard is opened when one of its rows is first read. Instances are picklable.
+    A shard is opened when one of its rows is first read.
     """
 
     def __init__(self, paths: Sequence[Path], counts: Sequence[int], seq_len, dtype):
@@ -108,20 +108,8 @@ class Rows(Sequence):
         self._starts = [0, *itertools.accumulate(counts)]
         self._seq_len = seq_len
         self._dtype = dtype
-        self._open()
-
-    def _open(self) -> None:
         self._readers = [None] * len(self._paths)
         self._lock = threading.Lock()  # readers are stateful: seek, then read
-
-    def __getstate__(self):
-        return {
-            k: v for k, v in self.__dict__.items() if k not in ("_readers", "_lock")
-        }
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        self._open()
 
     def __len__(self) -> int:
         return self._starts[-1]

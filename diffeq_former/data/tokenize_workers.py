@@ -1,16 +1,18 @@
 """Tokenisation of documents in worker processes, in order and in bounded memory."""
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
 from diffeq_former.data import tokenizers
-from diffeq_former.data.processes import die_with_parent
 from diffeq_former.data.text import clean
 
 TRAIN, VALIDATION = "train", "validation"
@@ -124,7 +126,14 @@ _encoder: Encoder | None = None
 def _start_worker(*arguments) -> None:
     global _encoder
     _encoder = Encoder(*arguments)
-    die_with_parent()
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """Wait for the end of the parent; if it was killed, it did not end its workers."""
+    with contextlib.suppress(KeyboardInterrupt):
+        multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _encode_in_worker(chunk: Chunk) -> EncodedChunk:

@@ -68,7 +68,7 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
     def evaluate(params: dict, *, should_stop=lambda: False):
         table = tabulate(params)
         batches = validation_batches(
-            dataset, batch_size=batch_size, split=SPLIT, places=process_rows
+            dataset, batch_size=batch_size, split=SPLIT, positions=process_rows
         )
         sums = previous = np.zeros(2)
         with tqdm(batches, SPLIT, num_batches, leave=False, disable=None) as bar:

@@ -10,8 +10,7 @@ from jax.sharding import Mesh
 
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.pipeline import train_batches
-from diffeq_former.data.read_ahead import ReadAhead
+from diffeq_former.data.pipeline import Batches, train_batches
 from diffeq_former.distributed.mesh import local_sequences, shard_batch
 from diffeq_former.distributed.multihost import AnyProcess, is_primary, run_on_all
 from diffeq_former.errors import Interrupted
@@ -178,17 +177,16 @@ class _Loop:
         self._evaluated = loss is not None or not due
         return damaged
 
-    def _open_batches(self) -> ReadAhead:
-        data, batch_size = self._config.data, self._c.batch_size
+    def _open_batches(self) -> Batches:
+        batch_size = self._c.batch_size
         return train_batches(
             self._dataset,
             batch_size=batch_size,
             seed=self._config.seed,
             number=self._rollbacks,
             start_step=self._step,
-            num_workers=data.num_workers,
-            timeout=data.timeout,
-            places=local_sequences(self._mesh, batch_size),
+            timeout=self._config.data.timeout,
+            positions=local_sequences(self._mesh, batch_size),
             should_stop=self._stop,
         )
 

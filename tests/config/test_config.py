@@ -79,7 +79,6 @@ REFUSALS = [
         "spike_factor: expected 0 (no spike detection), or above 1, got 0.5",
     ),
     ({"data.timeout": 0.0}, "config.data.timeout: expected above 0, got 0.0"),
-    ({"data.num_workers": -1}, "config.data.num_workers: expected 0 or more, got -1"),
     ({"profile.num_steps": -1}, "profile.num_steps: expected 0 (no profile) to train"),
     (
         {"profile.num_steps": 2, "profile.start_step": 0},

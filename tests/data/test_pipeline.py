@@ -1,10 +1,13 @@
 import itertools
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from diffeq_former.data.pipeline import train_batches, validation_batches
-from diffeq_former.errors import UserError
+from diffeq_former.data.rows import Rows
+from diffeq_former.errors import FaultError, Interrupted, UserError
 
 
 def take(dataset, count, *, batch_size=8, seed=3, **options):
@@ -100,7 +103,7 @@ def test_starts_far_ahead_at_once(prepared):
 def test_shards_share_the_global_batch(prepared, epoch, shard_count):
     whole = take(prepared, 4, start_step=epoch - 2)
     shares = [
-        take(prepared, 4, start_step=epoch - 2, places=range(i, 8, shard_count))
+        take(prepared, 4, start_step=epoch - 2, positions=range(i, 8, shard_count))
         for i in range(shard_count)
     ]
     for step, batch in enumerate(whole):
@@ -125,7 +128,7 @@ def test_validation_is_the_whole_split_in_order(prepared):
 def test_validation_in_shards(prepared):
     whole = list(validation_batches(prepared, batch_size=8))
     shares = [
-        list(validation_batches(prepared, batch_size=8, places=range(i, 8, 4)))
+        list(validation_batches(prepared, batch_size=8, positions=range(i, 8, 4)))
         for i in range(4)
     ]
     assert {len(share) for share in shares} == {len(whole)}
@@ -137,3 +140,72 @@ def test_validation_in_shards(prepared):
 def test_wrong_batch(prepared):
     with pytest.raises(UserError, match="fewer than a batch of 100000"):
         take(prepared, 1, batch_size=100_000)
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """A file system that does not answer until this event is set."""
+    answers = threading.Event()
+    monkeypatch.setattr(Rows, "_read", lambda *_: answers.wait() and bytes(34))
+    yield answers
+    answers.set()
+
+
+def test_a_stall_is_reported_and_ends(prepared, stuck, capsys):
+    batches = train_batches(prepared, batch_size=8, seed=3, start_step=4, timeout=1)
+    start = time.monotonic()
+    message = r"^the batch of step 5 did not arrive within 1 s \(config.data.timeout\)$"
+    with pytest.raises(FaultError, match=message):
+        next(batches)
+    assert 0.9 < time.monotonic() - start < 10
+    words = "waiting for data: the batch of step 5 has not arrived after"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{words} 0.{tenths} s" for tenths in range(1, 10)
+    ]
+    batches.close()
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("timeout", [None, 100])
+def test_a_stall_can_be_interrupted(prepared, stuck, timeout):
+    stop, start = threading.Event(), time.monotonic()
+    batches = train_batches(
+        prepared, batch_size=8, seed=3, timeout=timeout, should_stop=stop.is_set
+    )
+    threading.Timer(0.3, stop.set).start()
+    with pytest.raises(Interrupted, match="^stopped while waiting for the batch of st"):
+        next(batches)
+    assert 0.29 < time.monotonic() - start < 10
+    batches.close()
+
+
+def test_a_stall_that_ends_loses_nothing(prepared, capsys, monkeypatch):
+    whole, read = take(prepared, 3), Rows._read
+    slow = time.monotonic() + 1.3
+    monkeypatch.setattr(
+        Rows,
+        "_read",
+        lambda *args: time.sleep(max(0, slow - time.monotonic())) or read(*args),
+    )
+    assert same(take(prepared, 3, timeout=10), whole)
+    assert "the batch of step 1 has not arrived after 1 s" in capsys.readouterr().err
+
+
+def test_a_batch_that_is_ready_comes_also_after_a_stop(prepared):
+    assert same(take(prepared, 3, should_stop=lambda: True), take(prepared, 3))
+
+
+def test_an_error_of_reading_arrives_as_it_is(prepared, monkeypatch):
+    def damaged(*_):
+        raise RuntimeError("train-00000 is damaged")
+
+    monkeypatch.setattr(Rows, "_read", damaged)
+    with pytest.raises(RuntimeError, match="^train-00000 is damaged"):
+        take(prepared, 1)
+
+
+def test_closing_ends_the_reading_thread(prepared):
+    before = threading.active_count()
+    for _ in range(3):
+        take(prepared, 2)
+    assert threading.active_count() <= before

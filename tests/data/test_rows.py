@@ -1,5 +1,3 @@
-import pickle
-
 import numpy as np
 import pytest
 
@@ -53,11 +51,3 @@ def test_rows_of_several_shards(prepared):
         assert (row == in_order[i]).all()
     with pytest.raises(IndexError):
         rows[len(rows)]
-
-
-def test_rows_that_were_read_can_be_pickled(prepared):
-    rows = prepared.rows("train")
-    before = [rows[i].tolist() for i in (150, 3)]
-    copy = pickle.loads(pickle.dumps(rows))
-    assert [copy[i].tolist() for i in (150, 3)] == before
-    assert len(copy) == len(rows)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from cases import mesh_of
 from prepared import prepare_words
-from runs import Command, data_workers, tiny_config
+from runs import STALLED_DATA, Command, tiny_config
 from several import devices, ends, run, start
 
 from diffeq_former.process_exit import STOPPED
@@ -141,12 +141,10 @@ def test_stopped_while_one_waits_for_data(command, config, folder, alone):
     """
     workdir, axes = folder / "stalled", {"data": 1, "fsdp": 2, "tensor": 2}
     flags = ("--config.profile.start_step=2", "--config.profile.num_steps=2")
-    reading = ("--config.data.num_workers=1", "--config.data.timeout=20.0")
-    processes = start(command, workdir, 2, flags=(*flags, *reading), **axes)
-    while not (workers := data_workers(processes[1].pid)):
-        assert processes[1].poll() is None, ends(processes)[1].stderr
-        time.sleep(0.002)
-    workers[0].send_signal(signal.SIGSTOP)
+    timeout, scripts = "--config.data.timeout=20.0", [None, STALLED_DATA.format(0)]
+    processes = start(
+        command, workdir, 2, flags=(*flags, timeout), scripts=scripts, **axes
+    )
     words = "waiting for data: the batch of step 1 has not arrived after 2 s\n"
     assert any(line.endswith(words) for line in processes[1].stderr)
     for process in processes:

@@ -152,11 +152,13 @@ def small_dataset(monkeypatch):
 
 @pytest.mark.usefixtures("small_dataset")
 def test_the_pipeline(tool):
-    found = lines(tool(TOOL, "data", TINY, *SMALL, "--variant=one: data.num_workers=1"))
-    assert [line["num_workers"] for line in found] == [0, 1]
+    found = lines(
+        tool(TOOL, "data", TINY, *SMALL, "--variant=large: training.batch_size=16")
+    )
+    assert [line["batch_size"] for line in found] == [8, 16]
     for line in found:
         tokens = line["tokens_per_second"] * line["seconds"]["median"]
-        assert tokens == pytest.approx(100 * 8 * 32)
+        assert tokens == pytest.approx(100 * line["batch_size"] * 32)
         assert line["seek_step"] == 10**6 and line["seek_seconds"] > 0
 
 

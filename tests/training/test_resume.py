@@ -4,17 +4,14 @@ Many more kills: soak.py.
 """
 
 import dataclasses
-import re
 import signal
 import time
 
 import pytest
 from kills import differences, lines, run_and_kill
-from runs import NUM_STEPS, Command, data_workers
+from runs import NUM_STEPS, STALLED_DATA, Command
 
 from diffeq_former.training import checkpoint
-
-WORKERS = "--config.data.num_workers=2"
 
 
 @pytest.fixture(scope="module")
@@ -42,39 +39,18 @@ def assert_ends_like_uninterrupted(command, workdir, config, uninterrupted):
 
 
 def test_killed_three_times(command, workdir, assert_ends_like_uninterrupted):
-    """With a checkpoint, somewhere in its start, and with a data worker."""
+    """With a checkpoint, and somewhere in its start."""
     run_and_kill(command, workdir, early=False)
     run_and_kill(command, workdir, early=True)
-    run_and_kill(command, workdir, "--config.data.num_workers=1", early=False)
+    run_and_kill(command, workdir, early=False)
     assert_ends_like_uninterrupted()
 
 
-def started_workers(process) -> list:
-    while len(workers := data_workers(process.pid)) < 2:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.002)
-    return sorted(workers, key=lambda worker: worker.pid)
-
-
 @pytest.mark.slow
-def test_faulty_data_workers(command, workdir, assert_ends_like_uninterrupted):
-    """Killed, stopped until SIGTERM, and stopped until the timeout.
-
-    Each ends the run soon, with a line; nothing is lost.
-    """
-    with command.start(workdir, WORKERS) as process:
-        started_workers(process)[0].kill()
-        _, err = process.communicate()
-    assert process.returncode == 1
-    assert re.fullmatch(
-        r"error: a data worker \(process \d+\) was killed by SIGKILL: no checkpoint was"
-        " saved yet; the same command continues",
-        err.splitlines()[-1],
-    )
-
-    # The second of two workers makes the batch of step 2.
-    with command.start(workdir, WORKERS, "--config.data.timeout=20") as process:
-        started_workers(process)[1].send_signal(signal.SIGSTOP)
+def test_stalled_data(command, workdir, assert_ends_like_uninterrupted):
+    """Until SIGTERM, and until the timeout: each ends the run with a line, no loss."""
+    script = {"script": STALLED_DATA.format(8)}
+    with command.start(workdir, "--config.data.timeout=20", **script) as process:
         words = "waiting for data: the batch of step 2 has not arrived after 2 s\n"
         assert any(line.endswith(words) for line in process.stderr)
         process.send_signal(signal.SIGTERM)
@@ -85,16 +61,14 @@ def test_faulty_data_workers(command, workdir, assert_ends_like_uninterrupted):
     assert checkpoint.saved_steps(workdir / "checkpoints") == [1]
     assert f"stopped by SIGTERM: {workdir} is saved up to step 1; the same" in err
 
-    with command.start(workdir, WORKERS, "--config.data.timeout=5") as process:
-        started_workers(process)[0].send_signal(signal.SIGSTOP)
-        _, err = process.communicate()
-    assert process.returncode == 1
-    assert err.splitlines()[-1] == (
-        "error: the batch of step 2 did not arrive within 5 s (config.data.timeout):"
+    result = command.run_process(workdir, "--config.data.timeout=5", **script)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        "error: the batch of step 3 did not arrive within 5 s (config.data.timeout):"
         " the last good checkpoint is that of step 1; the same command continues"
     )
-    words = "waiting for data: the batch of step 2 has not arrived after"
-    assert err.count(words) == 9
+    words = "waiting for data: the batch of step 3 has not arrived after"
+    assert result.stderr.count(words) == 9
     assert_ends_like_uninterrupted()
 
 

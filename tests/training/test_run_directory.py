@@ -95,12 +95,12 @@ def test_another_dataset(tmp_path, workdir, config, dataset):
 
 
 def test_a_run_may_go_on_elsewhere(tmp_path, workdir, config, dataset):
-    """With the dataset in another folder, other workers, another mesh and kernel."""
+    """With the dataset in another folder, another timeout, another mesh and kernel."""
     run_directory.write(workdir, config, dataset)
     moved = datasets.load(shutil.copytree(dataset.path, tmp_path / "moved"))
     there = run_directory.fit(config, moved)
     assert there.data.path != config.data.path
-    data = dataclasses.replace(there.data, num_workers=3)
+    data = dataclasses.replace(there.data, timeout=30.0)
     there = dataclasses.replace(there, data=data, mesh=MeshConfig(fsdp=2))
     there = with_model(there, attention_implementation="xla")
     there = dataclasses.replace(there, profile=ProfileConfig(num_steps=1))
