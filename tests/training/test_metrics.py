@@ -12,6 +12,7 @@ from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.training import metrics
 from diffeq_former.training.flops import flops_per_token
 from diffeq_former.training.metrics import Meter, perplexity
+from diffeq_former.training.parts import partition
 from diffeq_former.training.update import norms, squares
 
 SEQ_LEN, ROWS = 8, 4
@@ -26,12 +27,13 @@ def meter():
 
 
 def test_norms_of_all_and_by_group():
-    tree = {
+    params = {
         "embedding": {"token": jnp.array([3.0, 0.0])},
         "head": {"kernel": jnp.array([4.0])},
         "weights": {"qkv": {"bank": jnp.array([5.0]), "bias_bank": jnp.array([12.0])}},
     }
-    found = {k: float(v) for k, v in norms("n", squares(tree)).items()}
+    values = norms("n", squares(partition(Config(model=TINY), params)))
+    found = {k: float(v) for k, v in values.items()}
     groups = {"n/embedding": 3, "n/head": 4, "n/bank": 13}
     assert found == pytest.approx({"n": math.sqrt(194)} | groups)
 
