@@ -30,6 +30,7 @@ REQUIREMENTS = [
 ]
 
 PLOT = ["matplotlib>=3.9,<4"]
+SERVE = ["pydantic>=2.12,<3", "starlette>=1,<2", "uvicorn>=0.38,<0.55"]
 
 EXTRAS = {
     "cuda13": ["jax[cuda13]"],
@@ -37,10 +38,12 @@ EXTRAS = {
     "tpu": ["jax[tpu]"],
     "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
+    "serve": SERVE,
     "harness": ["lm_eval>=0.4.13,<0.5"],
     "quality": ["cosmic-ray>=8.7,<9", "coverage>=7.10,<8"],
     "test": [
         *PLOT,
+        *SERVE,
         "openai>=3,<4",
         "pytest>=9,<10",
         "pytest-xdist>=3.8,<4",

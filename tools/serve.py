@@ -7,15 +7,15 @@ curl localhost:8000/v1/completions -H 'Content-Type: application/json' \
 When the server is ready, it prints one JSON object on stdout: host, port, and model
 (the name of the run's folder). It accepts connections only from this machine, unless
 --host is another address; there is no authentication. Ctrl-C and SIGTERM stop the
-server after the requests in progress. See docs/serving.md.
+server after the requests in progress. See docs/serving.md. Requires starlette, uvicorn
+and pydantic: pip install -e '.[serve]'.
 
 The mesh is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
 import json
-import signal
-import threading
+import socket
 from pathlib import Path
 
 from absl import flags
@@ -43,48 +43,55 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.inference.engine import Engine
+    from diffeq_former.errors import UserError
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.speculative import Draft
     from diffeq_former.training import run_directory
 
+    try:
+        from diffeq_former.inference.engine import Engine
+        from diffeq_former.inference.server import Server
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"the package {error.name} is missing: pip install -e '.[serve]'"
+        ) from error
+
     compilation_cache.enable()
     workdir = Path(_WORKDIR.value).absolute()
-    config = run_directory.read_config(workdir)
-    mesh = mesh_flags.make_mesh(config)
     steps = _DRAFT_STEPS.value
     draft = Draft(steps, _DRAFT_TOKENS.value) if steps else None
-    if draft:
-        draft.config(config.model)  # check the settings before loading the checkpoint
-    run = run_directory.load(workdir, mesh)
-    generator = Generator(run.config.model, mesh, run.tokenizer.vocab_size, draft)
-    engine = Engine(generator, run.params, run.tokenizer)
-    _serve(workdir.name, engine, run.tokenizer)
+    if draft:  # check the settings before loading the checkpoint
+        draft.config(run_directory.read_config(workdir).model)
+    with _bind() as listener:
+        run = mesh_flags.load_run(workdir)
+        generator = Generator(
+            run.config.model, run.mesh, run.tokenizer.vocab_size, draft
+        )
+        engine = Engine(generator, run.params, run.tokenizer)
+        server = Server(workdir.name, engine, run.tokenizer)
+        listener.listen()
+        host, port = listener.getsockname()[:2]
+        ready = {"host": host, "port": port, "model": workdir.name}
+        print(json.dumps(ready), flush=True)
+        server.run(sockets=[listener])
 
 
-def _serve(model: str, engine, tokenizer) -> None:
-    """Serve requests until SIGINT or SIGTERM."""
+def _bind() -> socket.socket:
+    """Return a socket that is bound to the given address."""
     from diffeq_former.errors import UserError
-    from diffeq_former.inference.server import Server
 
+    host, port = _HOST.value, _PORT.value
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        server = Server(_HOST.value, _PORT.value, model, engine, tokenizer)
+        listener.bind((host, port))
     except OSError as error:
+        listener.close()
         raise UserError(
-            f"--host={_HOST.value} --port={_PORT.value}: {error.strerror or error}; use"
-            " another, or --port=0 for any that is free"
+            f"--host={host} --port={port}: {error.strerror or error}; use another, or"
+            " --port=0 for any that is free"
         ) from error
-    stop_requested = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop_requested.set())
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    host, port = server.server_address[:2]
-    print(json.dumps({"host": host, "port": port, "model": model}), flush=True)
-    stop_requested.wait()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # a second signal kills the process
-    server.shutdown()
-    server.close()
+    return listener
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Batching engine of the server: one thread owns the device and runs all requests."""
 
 import collections
-import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from diffeq_former.errors import UserError
@@ -26,11 +25,23 @@ class Piece(NamedTuple):
 
 
 class Job:
-    """A submitted request; use as a context manager, which cancels it on exit."""
+    """A submitted request; use as a context manager, which cancels it on exit.
 
-    def __init__(self, completion: Completion, tokenizer):
+    Args:
+      completion: The request.
+      tokenizer: The model's tokenizer.
+      send: Called in the engine's thread with each piece of text, until all choices are
+        complete, or with the error that ends the request.
+    """
+
+    def __init__(
+        self,
+        completion: Completion,
+        tokenizer,
+        send: Callable[[Piece | RequestError], None],
+    ):
         c = completion
-        prompts = [prompt for prompt in c.prompts for _ in range(c.n)]
+        prompts = [prompt for prompt in c.prompt for _ in range(c.n)]
         self.rows = [
             Row(
                 [*tokenizer.before, *prompt],
@@ -40,9 +51,9 @@ class Job:
             )
             for i, prompt in enumerate(prompts)
         ]
+        self.send = send
         self._texts = [Continuation(tokenizer, prompt, c.stop) for prompt in prompts]
         self._unsent = {i: t.prompt_text for i, t in enumerate(self._texts) if c.echo}
-        self._events = queue.SimpleQueue()
         self._cancelled = False
 
     def __enter__(self) -> "Job":
@@ -50,20 +61,6 @@ class Job:
 
     def __exit__(self, *_) -> None:
         self._cancelled = True
-
-    def pieces(self) -> Iterator[Piece]:
-        """Yield pieces of text as they are generated, until all choices are complete.
-
-        Raises:
-          RequestError: If the request fails.
-        """
-        unfinished = len(self.rows)
-        while unfinished:
-            event = self._events.get()
-            if isinstance(event, RequestError):
-                raise event
-            unfinished -= event.finish_reason is not None
-            yield event
 
     def update(self, i: int, tokens: list[int], ended: bool) -> bool:
         """Pass on the tokens of choice i so far; return whether it should end now."""
@@ -76,12 +73,8 @@ class Job:
             at_limit = not text.stopped and len(tokens) == row.max_new_tokens
             reason = "length" if at_limit else "stop"
         if new or reason:
-            self._events.put(Piece(i, new, reason, text.num_tokens))
+            self.send(Piece(i, new, reason, text.num_tokens))
         return text.stopped
-
-    def fail(self, failure: RequestError) -> None:
-        """Make `pieces` raise this error."""
-        self._events.put(failure)
 
 
 class Engine:
@@ -104,14 +97,20 @@ class Engine:
         self._worker = threading.Thread(target=self._work, daemon=True)
         self._worker.start()
 
-    def submit(self, completion: Completion) -> Job:
+    def submit(
+        self, completion: Completion, send: Callable[[Piece | RequestError], None]
+    ) -> Job:
         """Queue a request.
+
+        Args:
+          completion: The request.
+          send: Gets the results; see `Job`.
 
         Raises:
           RequestError: If the request is too long for the model, the queue is full, or
             the engine is closed.
         """
-        job = Job(completion, self._tokenizer)
+        job = Job(completion, self._tokenizer, send)
         for row in job.rows:
             try:
                 self._generator.check(row)
@@ -134,7 +133,7 @@ class Engine:
         with self._changed:
             self._closed = True
             for job in self._waiting:
-                job.fail(_closing())
+                job.send(_closing())
             self._waiting.clear()
             self._changed.notify()
         self._worker.join()
@@ -148,7 +147,7 @@ class Engine:
                 message = " ".join(f"{type(error).__name__}: {error}".split())
                 print(f"a request failed: {message}", file=sys.stderr, flush=True)
                 for job in jobs:
-                    job.fail(RequestError("generation failed", None, 500))
+                    job.send(RequestError("generation failed", None, 500))
 
     def _next_jobs(self) -> list[Job]:
         """Return the first waiting job and all jobs that can share its batch.

@@ -1,14 +1,18 @@
-"""The HTTP server: routing, request bodies and streaming; one thread per connection."""
+"""The server: an ASGI application for OpenAI's completions protocol, and uvicorn."""
 
-import contextlib
-import itertools
+import asyncio
+import functools
 import json
-import socket
-import sys
-import threading
-from collections.abc import Iterator
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import signal
+from collections.abc import AsyncIterator, Awaitable
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from diffeq_former.inference import protocol
 from diffeq_former.inference.engine import Engine, Job, Piece
@@ -16,180 +20,163 @@ from diffeq_former.inference.protocol import Completion, RequestError
 
 LONGEST_BODY = 4 * 2**20  # bytes
 _DISCARDED = 8 * LONGEST_BODY  # bytes of a rejected body that are read and discarded
-_PATIENCE = 30.0  # timeout in seconds for clients that neither send nor read
 
 
-class Server(ThreadingHTTPServer):
-    """HTTP server for one model.
+class Server(uvicorn.Server):
+    """HTTP server for one model; `run` serves until SIGINT or SIGTERM.
 
     Args:
-      host: The address to listen on.
-      port: The port to listen on; 0: any free port.
       model: The name of the model in requests and responses.
-      engine: The engine that runs the requests.
+      engine: The engine that runs the requests; it is closed at the end.
       tokenizer: The model's tokenizer.
     """
 
-    daemon_threads = True
-    request_queue_size = 128
+    def __init__(self, model: str, engine: Engine, tokenizer):
+        app = make_app(model, engine, tokenizer)
+        super().__init__(
+            uvicorn.Config(app, lifespan="off", log_level="error", access_log=False)
+        )
+        self._engine = engine
 
-    def __init__(self, host: str, port: int, model: str, engine: Engine, tokenizer):
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
-        self.model, self.engine, self.tokenizer = model, engine, tokenizer
-        self._answering, self._changed = 0, threading.Condition()
+    def handle_exit(self, sig, frame) -> None:
+        """End after the responses in progress; a second signal kills the process."""
+        self.should_exit = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
 
-    def close(self) -> None:
-        """Close the server after the responses in progress; call after `shutdown`."""
-        self.server_close()
-        self.engine.close()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._answering, _PATIENCE)
-
-    @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
-        """Mark a response as in progress, so that `close` waits for it."""
-        with self._changed:
-            self._answering += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._answering -= 1
-                self._changed.notify()
-
-    def handle_error(self, request, client_address) -> None:
-        error = sys.exception()
-        if not isinstance(error, ConnectionError | TimeoutError):
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"a connection failed: {message}", file=sys.stderr, flush=True)
+    async def shutdown(self, sockets=None) -> None:
+        await run_in_threadpool(self._engine.close)
+        await super().shutdown(sockets)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Server
-    timeout = _PATIENCE
-    server_version = "diffeq_former"
-    default_request_version = "HTTP/1.1"  # so that malformed requests get a status line
+def make_app(model: str, engine: Engine, tokenizer) -> Starlette:
+    """Return the ASGI application; for the arguments see `Server`."""
 
-    def _dispatch(self) -> None:
-        methods = _ROUTES.get(self.path.partition("?")[0])
-        try:
-            if methods and self.command in methods:
-                return methods[self.command](self)
-            self._discard_body()
-            if methods is None:
-                raise RequestError(f"there is no {self.path}", None, 404)
-            allowed = ", ".join(methods)
-            failure = RequestError(f"expected the method {allowed}", None, 405)
-            self._send(405, protocol.error(failure), {"Allow": allowed})
-        except RequestError as failure:
-            self._send(failure.status, protocol.error(failure))
+    async def health(_) -> Response:
+        return JSONResponse({"status": "ok"})
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = _dispatch
+    async def models(_) -> Response:
+        return JSONResponse(protocol.models(model))
 
-    def _health(self) -> None:
-        self._send(200, {"status": "ok"})
+    async def completions(request: Request) -> Response:
+        body = await _body(request)
+        completion = await run_in_threadpool(protocol.parse, body, model, tokenizer)
+        results, loop = asyncio.Queue(), asyncio.get_running_loop()
+        send = functools.partial(loop.call_soon_threadsafe, results.put_nowait)
+        pieces = _pieces(engine.submit(completion, send), results)
+        if not completion.stream:
+            whole = _whole(completion, pieces)
+            return JSONResponse(answer() | await _unless_left(request, whole))
+        first = await _unless_left(request, anext(pieces))  # may set the status code
+        return StreamingResponse(
+            _events(completion, answer(), first, pieces),
+            headers={"Cache-Control": "no-cache"},
+            media_type="text/event-stream",
+        )
 
-    def _models(self) -> None:
-        self._send(200, protocol.models(self.server.model))
+    answer = functools.partial(protocol.answer, model)
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/v1/models", models),
+            Route("/v1/completions", completions, methods=["POST"]),
+        ],
+        exception_handlers={
+            RequestError: _send_error,
+            HTTPException: _send_http_error,
+            ClientDisconnect: lambda *_: Response(),  # which nobody receives
+        },
+    )
 
-    def _completions(self) -> None:
-        server = self.server
-        completion = protocol.parse(self._body(), server.model, server.tokenizer)
-        with server.answering(), server.engine.submit(completion) as job:
-            if completion.stream:
-                self._stream(completion, job)
-            else:
-                self._send(200, self._whole(completion, job))
 
-    def _whole(self, completion: Completion, job: Job) -> dict:
-        """Wait for all pieces and return the response."""
-        texts, last = [""] * len(job.rows), [None] * len(job.rows)
-        for piece in job.pieces():
-            texts[piece.index] += piece.text
-            last[piece.index] = piece
-        return protocol.answer(self.server.model) | {
-            "choices": [
-                protocol.choice(i, text, piece.finish_reason)
-                for i, (text, piece) in enumerate(zip(texts, last, strict=True))
-            ],
-            "usage": protocol.usage(completion, sum(p.num_tokens for p in last)),
-        }
+async def _body(request: Request) -> bytes:
+    """Read the body; one that is too long is discarded before the response."""
+    body, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= LONGEST_BODY:
+            body += chunk
+        elif size > _DISCARDED:
+            break
+    if size > LONGEST_BODY:
+        raise RequestError(f"the body has more than {LONGEST_BODY} bytes", None, 413)
+    return bytes(body)
 
-    def _stream(self, completion: Completion, job: Job) -> None:
-        """Send the pieces as server-sent events."""
-        pieces = job.pieces()
-        first = next(pieces)  # an earlier failure can still set the status code
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Cache-Control", "no-cache")
-        self.end_headers()
-        try:
-            for event in self._events(completion, itertools.chain([first], pieces)):
-                self._event(json.dumps(event))
-            self._event("[DONE]")
-        except RequestError as failure:
-            self._event(json.dumps(protocol.error(failure)))
 
-    def _events(self, completion: Completion, pieces: Iterator[Piece]):
-        answer, num_new = protocol.answer(self.server.model), 0
-        for piece in pieces:
+async def _unless_left(request: Request, work: Awaitable):
+    """Return the result of `work`; cancel it if the client closes the connection.
+
+    Raises:
+      ClientDisconnect: If the client has closed the connection.
+    """
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(request.receive())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            return tasks[0].result()
+        raise ClientDisconnect
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _pieces(job: Job, results: asyncio.Queue) -> AsyncIterator[Piece]:
+    """Yield pieces of text until all choices are complete; cancel the job at the end.
+
+    Raises:
+      RequestError: If the request fails.
+    """
+    with job:
+        unfinished = len(job.rows)
+        while unfinished:
+            result = await results.get()
+            if isinstance(result, RequestError):
+                raise result
+            unfinished -= result.finish_reason is not None
+            yield result
+
+
+async def _whole(completion: Completion, pieces: AsyncIterator[Piece]) -> dict:
+    """Wait for all pieces and return the choices and token counts."""
+    texts, last = {}, {}
+    async for piece in pieces:
+        texts[piece.index] = texts.get(piece.index, "") + piece.text
+        last[piece.index] = piece
+    choices = [
+        protocol.choice(i, texts[i], last[i].finish_reason) for i in sorted(last)
+    ]
+    num_new = sum(piece.num_tokens for piece in last.values())
+    return {"choices": choices, "usage": protocol.usage(completion, num_new)}
+
+
+async def _events(
+    completion: Completion, answer: dict, piece: Piece, pieces: AsyncIterator[Piece]
+) -> AsyncIterator[str]:
+    """Yield server-sent events: the pieces, of which `piece` is the first."""
+    num_new = 0
+    try:
+        while piece is not None:
             num_new += piece.num_tokens if piece.finish_reason else 0
-            yield answer | {"choices": [protocol.choice(*piece[:3])]}
-        if completion.include_usage:
-            yield answer | {
-                "choices": [],
-                "usage": protocol.usage(completion, num_new),
-            }
-
-    def _event(self, data: str) -> None:
-        self.wfile.write(f"data: {data}\n\n".encode())
-
-    def _length(self) -> int:
-        """Return the Content-Length of the request."""
-        length = self.headers.get("Content-Length", "0")
-        if not (length.isascii() and length.isdigit()):
-            raise RequestError("Content-Length: expected a number of bytes")
-        return int(length[:20])
-
-    def _body(self) -> bytes:
-        if "Content-Length" not in self.headers:
-            raise RequestError("the request needs a Content-Length", None, 411)
-        if self._length() > LONGEST_BODY:
-            self._discard_body()
-            raise RequestError(
-                f"the body has more than {LONGEST_BODY} bytes", None, 413
-            )
-        return self.rfile.read(self._length())
-
-    def _discard_body(self) -> None:
-        """Read and drop the body; a client that still sends would miss the response."""
-        remaining = min(self._length(), _DISCARDED)
-        while remaining and (chunk := self.rfile.read(min(remaining, 2**16))):
-            remaining -= len(chunk)
-
-    def _send(self, status: int, content: dict, headers: dict | None = None) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def send_error(self, code, message=None, explain=None) -> None:
-        """Send errors of the base class, such as malformed HTTP, in OpenAI's format."""
-        message = message or HTTPStatus(code).phrase
-        self._send(code, protocol.error(RequestError(message, None, code)))
-
-    def log_message(self, format, *args) -> None:
-        """Do not log requests."""
+            yield _event(answer | {"choices": [protocol.choice(*piece[:3])]})
+            piece = await anext(pieces, None)
+    except RequestError as error:
+        yield _event(protocol.error(error))
+        return
+    if completion.stream_options.include_usage:
+        usage = protocol.usage(completion, num_new)
+        yield _event(answer | {"choices": [], "usage": usage})
+    yield "data: [DONE]\n\n"
 
 
-_ROUTES = {
-    "/health": {"GET": _Handler._health},
-    "/v1/models": {"GET": _Handler._models},
-    "/v1/completions": {"POST": _Handler._completions},
-}
+def _event(content: dict) -> str:
+    return f"data: {json.dumps(content)}\n\n"
+
+
+async def _send_error(_, error: RequestError) -> Response:
+    return JSONResponse(protocol.error(error), error.status)
+
+
+async def _send_http_error(request: Request, error: HTTPException) -> Response:
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    content = protocol.error(RequestError(message, None, error.status_code))
+    return JSONResponse(content, error.status_code, error.headers)

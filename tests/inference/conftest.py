@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -41,14 +42,14 @@ def served():
     tokenizer, params = ByteTokenizer(), params_of(MODEL)
     generator = Generator(MODEL, mesh_of(), tokenizer.vocab_size)
     engine = Engine(generator, params, tokenizer)
-    server = Server("127.0.0.1", 0, NAME, engine, tokenizer)
-    thread = threading.Thread(target=server.serve_forever)
+    server = Server(NAME, engine, tokenizer)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     yield Served(url, engine, generator, params)
-    server.shutdown()
+    server.should_exit = True
     thread.join()
-    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The queue: what goes together, what waits, and what happens at the end."""
 
+import queue
 import threading
 
 import pytest
@@ -8,15 +9,12 @@ from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.inference import engine as engines
 from diffeq_former.inference.engine import MOST_WAITING, Engine
 from diffeq_former.inference.protocol import Completion, RequestError
-from diffeq_former.inference.sampling import Sampling
 
 
 def completion(n=1, temperature=1.0, max_tokens=4):
-    sampling = Sampling(temperature)
-    return Completion(
-        [[97]], n, max_tokens, sampling, 1, [], echo=False, stream=False,
-        include_usage=False,
-    )  # fmt: skip
+    fields = {"n": n, "temperature": temperature, "max_tokens": max_tokens, "seed": 1}
+    context = ByteTokenizer()
+    return Completion.model_validate({"prompt": "a"} | fields, context=context)
 
 
 class Paused:
@@ -50,52 +48,66 @@ def engine(paused, served):
     engine.close()
 
 
-def finished(job):
-    return sum(piece.finish_reason is not None for piece in job.pieces())
+class Submitted:
+    """A job and its results."""
+
+    def __init__(self, engine, completion):
+        self._results = queue.SimpleQueue()
+        self.job = engine.submit(completion, self._results.put)
+
+    def finish(self):
+        """Return the number of choices when all are complete."""
+        reasons = []
+        while len(reasons) < len(self.job.rows):
+            result = self._results.get(timeout=600)
+            if isinstance(result, RequestError):
+                raise result
+            reasons += [result.finish_reason] if result.finish_reason else []
+        return len(reasons)
 
 
 def test_requests_of_one_kind_go_together(engine, paused, monkeypatch):
     monkeypatch.setattr(engines, "MOST_CHOICES", 5)
-    first = engine.submit(completion())
+    first = Submitted(engine, completion())
     assert paused.started.acquire(timeout=600)
     # The second takes the most likely token; the last has no room beside the others.
     asked = [completion(2, 0.5), completion(3, 0.0), completion(2, 0.7), completion(3)]
-    jobs = [engine.submit(c) for c in asked]
+    jobs = [Submitted(engine, c) for c in asked]
     paused.release_next.release(10)
-    assert [finished(job) for job in (first, *jobs)] == [1, 2, 3, 2, 3]
+    assert [job.finish() for job in (first, *jobs)] == [1, 2, 3, 2, 3]
     assert paused.sizes == [1, 4, 3, 3]
 
 
 def test_more_than_so_many_do_not_wait(engine, paused):
-    engine.submit(completion())
+    Submitted(engine, completion())
     assert paused.started.acquire(timeout=600)
     for _ in range(MOST_WAITING):
-        engine.submit(completion())
+        Submitted(engine, completion())
     with pytest.raises(RequestError, match="too many requests are waiting") as raised:
-        engine.submit(completion())
+        Submitted(engine, completion())
     assert raised.value.status == 429
 
 
 def test_what_is_given_up_is_not_continued(engine, paused, served):
     before = served.generator.num_new
-    with engine.submit(completion(max_tokens=200)):
+    with Submitted(engine, completion(max_tokens=200)).job:
         assert paused.started.acquire(timeout=600)
     paused.release_next.release(10)
-    assert finished(engine.submit(completion())) == 1
+    assert Submitted(engine, completion()).finish() == 1
     assert served.generator.num_new - before < 100
 
 
 def test_at_the_end_what_is_under_way_is_finished(engine, paused):
-    running = engine.submit(completion(3))
+    running = Submitted(engine, completion(3))
     assert paused.started.acquire(timeout=600)
-    waiting = engine.submit(completion())
+    waiting = Submitted(engine, completion())
     closing = threading.Thread(target=engine.close)
     closing.start()
     with pytest.raises(RequestError, match="shutting down") as raised:
-        finished(waiting)
+        waiting.finish()
     assert raised.value.status == 503
     paused.release_next.release()
-    assert finished(running) == 3
+    assert running.finish() == 3
     closing.join()
     with pytest.raises(RequestError, match="shutting down"):
-        engine.submit(completion())
+        Submitted(engine, completion())

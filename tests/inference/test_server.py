@@ -2,12 +2,14 @@
 
 import concurrent.futures
 import json
+import math
 import socket
 import threading
 import time
 
 import pytest
 
+from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.inference import server
 
 PROMPT, GREEDY = "The list", {"temperature": 0}
@@ -47,8 +49,9 @@ def test_token_ids_are_prompts(complete):
     _, answer = complete(prompt=[ids, [97], [98]], **GREEDY)
     _, as_texts = complete(prompt=[PROMPT, "a", "b"], **GREEDY)
     assert choices(answer) == choices(as_texts)
-    _, answer = complete(prompt=ids, **GREEDY)
-    assert choices(answer) == choices(as_texts)[:1]
+    begin = ByteTokenizer().before  # not put before a prompt that begins with it
+    for prompt in (ids, begin + ids):
+        assert choices(complete(prompt=prompt, **GREEDY)[1]) == choices(as_texts)[:1]
 
 
 def test_a_stop_string_ends_the_text(served, complete):
@@ -117,7 +120,7 @@ def test_models_and_health(ask):
 @pytest.mark.parametrize(
     ("wrong", "field", "words"),
     [
-        ({"prompt": None}, "prompt", "expected a string, a list of strings"),
+        ({"prompt": None}, "prompt", "field required"),
         ({"prompt": []}, "prompt", "expected a string, a list of strings"),
         ({"prompt": {"a": 1}}, "prompt", "expected a string, a list of strings"),
         ({"prompt": ["a", 5]}, "prompt", "token ids below 257"),
@@ -125,32 +128,33 @@ def test_models_and_health(ask):
         ({"prompt": [5, 257]}, "prompt", "token ids below 257"),
         ({"prompt": [-1]}, "prompt", "token ids below 257"),
         ({"prompt": [True]}, "prompt", "token ids below 257"),
-        ({"prompt": "\ud800"}, "prompt", "unpaired surrogate"),
         ({"prompt": "a" * 2040}, "max_tokens", "more than the model's max_len of 2048"),
         ({"max_tokens": 2048}, "max_tokens", "more than the model's max_len of 2048"),
-        ({"max_tokens": 0}, "max_tokens", "expected an integer from 1 to"),
-        ({"max_tokens": 1.5}, "max_tokens", "expected an integer from 1 to"),
-        ({"max_tokens": True}, "max_tokens", "expected an integer from 1 to"),
-        ({"temperature": -1}, "temperature", "expected 0 (greedy) or more"),
-        ({"temperature": "hot"}, "temperature", "expected a number, got 'hot'"),
-        ({"temperature": 10**400}, "temperature", "expected a number"),
-        ({"top_p": 0}, "top_p", "expected 0 < top_p <= 1"),
-        ({"top_p": 2}, "top_p", "expected 0 < top_p <= 1"),
-        ({"n": 0}, "n", "expected an integer from 1 to 64"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"max_tokens": 1.5}, "max_tokens", "a valid integer"),
+        ({"max_tokens": True}, "max_tokens", "a valid integer"),
+        ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": "hot"}, "temperature", "a valid number"),
+        ({"temperature": math.nan}, "temperature", "a finite number"),
+        ({"temperature": 10**400}, "temperature", "a valid number"),
+        ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"top_p": 2}, "top_p", "less than or equal to 1"),
+        ({"n": 0}, "n", "greater than or equal to 1"),
+        ({"n": 65}, "n", "less than or equal to 64"),
         ({"n": 33, "prompt": ["a", "b"]}, "n", "at most 64 choices in all"),
-        ({"stop": ""}, "stop", "expected strings of one character or more"),
-        ({"stop": [1]}, "stop", "expected a string or a list of strings"),
-        ({"stop": 3}, "stop", "expected a string or a list of strings"),
-        ({"seed": "x"}, "seed", "expected an integer from"),
-        ({"seed": 2**64}, "seed", "expected an integer from"),
-        ({"stream": 1}, "stream", "expected true or false, got 1"),
-        ({"echo": "yes"}, "echo", "expected true or false"),
-        ({"stream_options": {"other": 1}}, "stream_options", "for a stream"),
-        ({"logprobs": 3}, "logprobs", "is not supported; leave it out"),
-        ({"best_of": 3}, "best_of", "is not supported; leave it out"),
-        ({"suffix": "x"}, "suffix", "is not supported; leave it out"),
-        ({"frequency_penalty": 1}, "frequency_penalty", "is not supported"),
-        ({"max_token": 3}, "max_token", "there is no such field"),
+        ({"stop": ["a", ""]}, "stop", "stop.1: string should have at least 1"),
+        ({"stop": [1]}, "stop", "stop.0: input should be a valid string"),
+        ({"stop": 3}, "stop", "a valid array"),
+        ({"seed": "x"}, "seed", "a valid integer"),
+        ({"seed": 2**64}, "seed", "less than 9223372036854775808"),
+        ({"stream": 1}, "stream", "a valid boolean"),
+        ({"echo": "yes"}, "echo", "a valid boolean"),
+        ({"stream_options": {"other": 1}}, "stream_options", "options.other: unknown"),
+        ({"logprobs": 3}, "logprobs", "not supported; leave it out"),
+        ({"best_of": 3}, "best_of", "not supported; leave it out"),
+        ({"suffix": "x"}, "suffix", "not supported; leave it out"),
+        ({"frequency_penalty": 1}, "frequency_penalty", "not supported"),
+        ({"max_token": 3}, "max_token", "unknown or not supported"),
     ],
     ids=str,
 )
@@ -165,7 +169,7 @@ def test_wrong_requests(complete, wrong, field, words, stream):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[1]", b"\xff", b'{"prompt": "a", "seed": NaN}', b"[" * 100_000],
+    [b"", b"{", b"[1]", b"\xff", b'{"prompt": "\\ud800"}', b"[" * 100_000],
     ids=lambda body: str(body[:20]),
 )
 def test_bodies_that_are_no_request(ask, body):
@@ -180,16 +184,14 @@ def test_another_model(complete):
 
 
 def test_unknown_paths_and_methods(ask):
-    for path in ("/", "/v1", "/v1/completions/", "/v1/chat/completions"):
+    for path in ("/", "/v1", "/v1/chat/completions"):
         status, answer = ask(path, {"prompt": "a"})
-        assert status == 404 and path in answer["error"]["message"]
-    for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert (status, answer["error"]["message"]) == (404, f"POST {path}: Not Found")
+    for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"):
         status, answer = ask("/v1/completions", method=method)
-        assert (status, answer["error"]["message"]) == (405, "expected the method POST")
+        assert status == 405 and method in answer["error"]["message"]
     assert ask("/health", {"a": 1})[0] == 405
-    assert ask("/health", method="HEAD") == (405, None)
-    status, answer = ask("/health", method="BREW")
-    assert status == 501 and "BREW" in answer["error"]["message"]
+    assert ask("/health", method="HEAD") == (200, None)
 
 
 def test_a_body_that_is_too_large(ask):
@@ -199,21 +201,19 @@ def test_a_body_that_is_too_large(ask):
 
 
 @pytest.mark.parametrize(
-    ("request_lines", "status"),
+    "request_lines",
     [
-        ("POST /v1/completions HTTP/1.1", "411"),
-        ("POST /v1/completions HTTP/1.1\r\nContent-Length: -1", "400"),
-        ("POST /v1/completions HTTP/1.1\r\nContent-Length: 1e3", "400"),
-        ("no request at all", "400"),
-        ("GET /" + "a" * 65_600 + " HTTP/1.1", "414"),
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: -1",
+        "no request at all",
+        "GET /" + "a" * 65_600 + " HTTP/1.1",
     ],
     ids=lambda x: x[-30:],
 )
-def test_wrong_http(served, request_lines, status):
+def test_wrong_http(served, request_lines):
     with connected(served) as connection:
         connection.sendall((request_lines + "\r\n\r\n").encode())
         answer = connection.makefile("rb").read().decode()
-    assert f" {status} " in answer.splitlines()[0] and '"error"' in answer
+    assert answer.startswith("HTTP/1.1 400 ")
 
 
 def connected(served):
@@ -221,30 +221,34 @@ def connected(served):
     return socket.create_connection((host, int(port)), timeout=600)
 
 
-def test_a_client_that_leaves_frees_the_worker(served, complete, monkeypatch):
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_client_that_leaves_frees_the_worker(served, complete, monkeypatch, stream):
     fields = {"prompt": "a", "max_tokens": 240, **GREEDY}
     whole = complete(**fields)[1]
     assert whole["usage"]["completion_tokens"] == 240, "another text is needed"
-    left, run = threading.Event(), served.generator.run
+    started, left = threading.Event(), threading.Event()
+    run = served.generator.run
 
     def run_slowly(weights, rows, eot, watch):
         def watch_slowly(*seen):
+            started.set()
             if len(rows[0].new) > 8:
                 assert left.wait(timeout=60)
-                time.sleep(0.02)  # a connection's end is seen by the next writes
+                time.sleep(0.02)  # the end of a connection is seen a little later
             return watch(*seen)
 
         run(weights, rows, eot, watch_slowly)
 
     with monkeypatch.context() as patch:
         patch.setattr(served.generator, "run", run_slowly)
-        body = json.dumps(fields | {"stream": True})
+        body = json.dumps(fields | {"stream": stream})
         with connected(served) as connection:
             connection.sendall(
-                f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(body)}"
-                f"\r\n\r\n{body}".encode()
+                f"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
             )
-            assert connection.recv(1000)
+            assert started.wait(timeout=60)
+            assert not stream or connection.recv(1000)
             # A run is counted when it ends, as the one before has by now.
             before = served.generator.num_new
         left.set()

@@ -118,6 +118,13 @@ def test_a_host_that_is_unknown(refused, trained):
     assert line.endswith("; use another, or --port=0 for any that is free")
 
 
+def test_without_the_extra(refused, trained, monkeypatch):
+    monkeypatch.delitem(sys.modules, "diffeq_former.inference.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    line = refused(TOOL, f"--workdir={trained.workdir}")
+    assert line == "the package uvicorn is missing: pip install -e '.[serve]'"
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
