@@ -113,7 +113,11 @@ def _checked(coordinator, num_processes, process_id) -> _Place:
 
 
 def _place_in_environment() -> _Place | None:
-    """Read the place from the environment; None if it names no other processes."""
+    """Read the place from the environment; None if it names no other processes.
+
+    JAX detects clusters only within `jax.distributed.initialize`, which waits for the
+    coordinator, so this reads its list of cluster types, which has no public name.
+    """
     from jax._src.clusters import ClusterEnv, K8sCluster
 
     for cluster in ClusterEnv._cluster_types:

@@ -108,9 +108,10 @@ def test_best_over_a_restart(directory):
     assert checkpoint.saved_steps(directory) == [1, 4]
 
 
-def test_what_has_no_finite_loss_is_kept(directory):
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_what_has_damaged_metrics_is_kept(directory, text):
     save_all(directory, {1: 1.0, 2: 2.0, 3: 3.0}, keep_latest=3)
-    (directory / "2" / "metrics" / "metrics").write_text("")
+    (directory / "2" / "metrics" / "metrics").write_text(text)
     save_all(directory, {4: 4.0}, keep_latest=1)
     assert checkpoint.saved_steps(directory) == [1, 2, 4]
 

@@ -8,6 +8,10 @@ the rest are separate items, so that tools can read the parameters alone.
 Saving is asynchronous and atomic. Orbax writes a folder STEP.partial; when it is
 complete and has its checksums it is renamed to STEP, and only then are old checkpoints
 removed. So a checkpoint that does not match its checksums, or has none, is damaged.
+
+Retention is not left to Orbax's CheckpointManager (as of version 0.12): it reads the
+losses of all checkpoints when it starts, and raises if one of these files is damaged.
+A run whose older checkpoints are damaged can be resumed here.
 """
 
 import contextlib
@@ -119,11 +123,11 @@ class Checkpoints:
         """Return the steps of checkpoints to remove: those neither latest nor best.
 
         Only checkpoints with a finite validation loss are compared. Those whose metrics
-        cannot be read are retained.
+        are damaged are retained.
         """
         losses = {}
         for step in saved_steps(self._directory):
-            with contextlib.suppress(OSError, ValueError):
+            if not checksums.damages(self._path(step), f"{METRICS}/"):
                 loss = _validation_loss(self._path(step))
                 losses[step] = math.inf if loss is None else loss
         comparable = [step for step, loss in losses.items() if math.isfinite(loss)]
