@@ -5,9 +5,9 @@ CHUNK = 256  # largest prefill chunk; longer prompts take several calls
 SHORTEST_CACHE = 256  # smallest cache, in slots
 
 
-def num_rows(rows: int, shards: int) -> int:
+def batch_size(num_sequences: int, shards: int) -> int:
     """Return the batch size: the number of shards times a power of two."""
-    return _doubled(shards, rows)
+    return _doubled(shards, num_sequences)
 
 
 def chunk(longest: int) -> int:

@@ -13,7 +13,7 @@ from diffeq_former.inference.cached_model import CachedModel, Weights
 from diffeq_former.inference.sampling import Rule, sample
 
 
-class Rows(NamedTuple):
+class DecodingState(NamedTuple):
     """Decoding state of a batch; the cache holds all tokens before the last ones."""
 
     last_B2: jax.Array  # last two tokens of each sequence
@@ -22,8 +22,8 @@ class Rows(NamedTuple):
     keys_B: jax.Array  # random keys for sampling
 
 
-# round(caches, rows) -> (caches, tokens [B, W], number of valid tokens [B])
-Round = Callable[[tuple, Rows], tuple[tuple, jax.Array, jax.Array]]
+# round(caches, state) -> (caches, tokens [B, W], number of valid tokens [B])
+Round = Callable[[tuple, DecodingState], tuple[tuple, jax.Array, jax.Array]]
 
 
 def plain_round(model: CachedModel, weights: Weights, rule: Rule, V: int) -> Round:
@@ -32,17 +32,17 @@ def plain_round(model: CachedModel, weights: Weights, rule: Rule, V: int) -> Rou
     The random key of a token is its sequence's key folded with the position.
     """
 
-    def one_token(caches: tuple, rows: Rows):
-        token_B1, position_B1 = rows.last_B2[:, 1:], rows.position_B[:, None]
+    def one_token(caches: tuple, state: DecodingState):
+        token_B1, position_B1 = state.last_B2[:, 1:], state.position_B[:, None]
         logits_B1V, cache = model.logits(weights, caches[0], token_B1, position_B1)
-        keys_B = jax.vmap(jax.random.fold_in)(rows.keys_B, rows.position_B)
+        keys_B = jax.vmap(jax.random.fold_in)(state.keys_B, state.position_B)
         new_B = sample(keys_B, logits_B1V[:, 0, :V], rule)
         return (cache,), new_B[:, None], jnp.ones_like(new_B)
 
     return one_token
 
 
-def decode(one_round: Round, caches: tuple, rows: Rows, eot, R: int, W: int):
+def decode(one_round: Round, caches: tuple, state: DecodingState, eot, R: int, W: int):
     """Run up to R rounds, or fewer if all sequences end before.
 
     Returns:
@@ -51,33 +51,33 @@ def decode(one_round: Round, caches: tuple, rows: Rows, eot, R: int, W: int):
       which `eot` is sampled may include tokens after it, which the caller drops.
     """
 
-    def unfinished(state):
-        r, _, rows, _, _ = state
-        return (r < R) & (rows.left_B > 0).any()
+    def unfinished(carry):
+        r, _, state, _, _ = carry
+        return (r < R) & (state.left_B > 0).any()
 
-    def next_round(state):
-        r, caches, rows, new_RBW, counts_RB = state
-        caches, new_BW, counts_B = one_round(caches, rows)
-        counts_B = jnp.where(rows.left_B > 0, counts_B, 0)
+    def next_round(carry):
+        r, caches, state, new_RBW, counts_RB = carry
+        caches, new_BW, counts_B = one_round(caches, state)
+        counts_B = jnp.where(state.left_B > 0, counts_B, 0)
         new_RBW, counts_RB = new_RBW.at[r].set(new_BW), counts_RB.at[r].set(counts_B)
-        return r + 1, caches, _advance(rows, new_BW, counts_B, eot), new_RBW, counts_RB
+        return r + 1, caches, _advance(state, new_BW, counts_B, eot), new_RBW, counts_RB
 
-    B = rows.position_B.shape[0]
+    B = state.position_B.shape[0]
     new_RBW, counts_RB = jnp.zeros((R, B, W), jnp.int32), jnp.zeros((R, B), jnp.int32)
-    state = (0, caches, rows, new_RBW, counts_RB)
-    _, caches, _, new_RBW, counts_RB = jax.lax.while_loop(unfinished, next_round, state)
+    carry = (0, caches, state, new_RBW, counts_RB)
+    _, caches, _, new_RBW, counts_RB = jax.lax.while_loop(unfinished, next_round, carry)
     return caches, new_RBW, counts_RB
 
 
-def _advance(rows: Rows, new_BW, counts_B, eot) -> Rows:
+def _advance(state: DecodingState, new_BW, counts_B, eot) -> DecodingState:
     """Return the decoding state after a round."""
-    known = jnp.concatenate([rows.last_B2, new_BW], axis=1)
+    known = jnp.concatenate([state.last_B2, new_BW], axis=1)
     last_two_B2 = counts_B[:, None] + jnp.arange(2)[None]
     counts_BW = jnp.arange(new_BW.shape[1])[None] < counts_B[:, None]
     ended_B = ((new_BW == eot) & counts_BW).any(axis=1)
-    return Rows(
+    return DecodingState(
         jnp.take_along_axis(known, last_two_B2, axis=1),
-        rows.position_B + counts_B,
-        jnp.where(ended_B, 0, jnp.maximum(rows.left_B - counts_B, 0)),
-        rows.keys_B,
+        state.position_B + counts_B,
+        jnp.where(ended_B, 0, jnp.maximum(state.left_B - counts_B, 0)),
+        state.keys_B,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from diffeq_former.errors import UserError
-from diffeq_former.inference.batch import Row
+from diffeq_former.inference.batch import Sequence
 from diffeq_former.inference.continuation import Continuation
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.protocol import MOST_CHOICES, Completion, RequestError
@@ -42,8 +42,8 @@ class Job:
     ):
         c = completion
         prompts = [prompt for prompt in c.prompt for _ in range(c.n)]
-        self.rows = [
-            Row(
+        self.sequences = [
+            Sequence(
                 [*tokenizer.before, *prompt],
                 c.max_tokens,
                 (c.seed + i) % 2**32,
@@ -66,11 +66,11 @@ class Job:
         """Pass on the tokens of choice i so far; return whether it should end now."""
         if self._cancelled:
             return True
-        row, text = self.rows[i], self._texts[i]
+        sequence, text = self.sequences[i], self._texts[i]
         new = self._unsent.pop(i, "") + text.update(tokens, ended)
         reason = None
         if text.stopped or ended:
-            at_limit = not text.stopped and len(tokens) == row.max_new_tokens
+            at_limit = not text.stopped and len(tokens) == sequence.max_new_tokens
             reason = "length" if at_limit else "stop"
         if new or reason:
             self.send(Piece(i, new, reason, text.num_tokens))
@@ -111,9 +111,9 @@ class Engine:
             the engine is closed.
         """
         job = Job(completion, self._tokenizer, send)
-        for row in job.rows:
+        for sequence in job.sequences:
             try:
-                self._generator.check(row)
+                self._generator.check(sequence)
             except UserError as error:
                 message = str(error).replace("max_new_tokens", "max_tokens")
                 raise RequestError(message, "max_tokens") from error
@@ -159,25 +159,25 @@ class Engine:
             jobs, room = [], MOST_CHOICES
             for job in list(self._waiting):
                 same_kind = not jobs or _kind(job) == _kind(jobs[0])
-                if same_kind and len(job.rows) <= room:
+                if same_kind and len(job.sequences) <= room:
                     jobs.append(job)
-                    room -= len(job.rows)
+                    room -= len(job.sequences)
                     self._waiting.remove(job)
             return jobs
 
     def _run(self, jobs: list[Job]) -> None:
-        owners = [(job, i) for job in jobs for i in range(len(job.rows))]
+        owners = [(job, i) for job in jobs for i in range(len(job.sequences))]
 
-        def watch(row: int, tokens: list[int], ended: bool) -> bool:
-            job, i = owners[row]
+        def watch(index: int, tokens: list[int], ended: bool) -> bool:
+            job, i = owners[index]
             return job.update(i, tokens, ended)
 
-        rows = [row for job in jobs for row in job.rows]
-        self._generator.run(self._weights, rows, self._tokenizer.eot, watch)
+        sequences = [sequence for job in jobs for sequence in job.sequences]
+        self._generator.run(self._weights, sequences, self._tokenizer.eot, watch)
 
 
 def _kind(job: Job) -> tuple:
-    return job.rows[0].sampling.kind
+    return job.sequences[0].sampling.kind
 
 
 def _closing() -> RequestError:

@@ -15,9 +15,9 @@ from diffeq_former.distributed.mesh import num_batch_shards, on_mesh, replicated
 from diffeq_former.distributed.sharding_rules import ROWS, TENSOR
 from diffeq_former.errors import UserError
 from diffeq_former.inference import batch, buckets
-from diffeq_former.inference.batch import Row, Watch
+from diffeq_former.inference.batch import Sequence, Watch
 from diffeq_former.inference.cached_model import CachedModel, Weights
-from diffeq_former.inference.decode import Rows, decode, plain_round
+from diffeq_former.inference.decode import DecodingState, decode, plain_round
 from diffeq_former.inference.sampling import Rule, Sampling
 from diffeq_former.inference.speculative import Draft, speculative_round
 
@@ -110,8 +110,8 @@ class Generator:
             model's `max_len`.
         """
         sampling = Sampling(temperature, top_k, top_p)
-        rows = [
-            Row(
+        sequences = [
+            Sequence(
                 [*(before or [eot]), *prompt],
                 max_new_tokens,
                 (seed + i) % 2**32,
@@ -119,19 +119,19 @@ class Generator:
             )
             for i, prompt in enumerate(prompts)
         ]
-        for row in sorted(rows, key=lambda row: -len(row.context)):
-            self.check(row)
-        if rows and max_new_tokens:
-            self.run(self.tabulate(params), rows, eot, watch)
-        return [row.new for row in rows]
+        for sequence in sorted(sequences, key=lambda x: -len(x.context)):
+            self.check(sequence)
+        if sequences and max_new_tokens:
+            self.run(self.tabulate(params), sequences, eot, watch)
+        return [x.new for x in sequences]
 
     def tabulate(self, params: dict) -> tuple[Weights, ...]:
         """Generate the weights that `run` needs; once for given parameters."""
         return self._tabulate(params)
 
-    def check(self, row: Row) -> None:
+    def check(self, sequence: Sequence) -> None:
         """Raise UserError if context and new tokens exceed the model's `max_len`."""
-        new, length = row.max_new_tokens, len(row.context)
+        new, length = sequence.max_new_tokens, len(sequence.context)
         room = max(0, self.max_len + 1 - length)  # the last token is not read
         if new < 0:
             raise UserError(f"max_new_tokens: expected 0 or more, got {new}")
@@ -145,34 +145,39 @@ class Generator:
     def run(
         self,
         weights: tuple[Weights, ...],
-        rows: list[Row],
+        sequences: list[Sequence],
         eot: int,
         watch: Watch | None = None,
     ) -> None:
-        """Continue rows that passed `check`, until all have ended.
+        """Continue sequences that passed `check`, until all have ended.
 
         Args:
           weights: The result of `tabulate`.
-          rows: Sequences of one kind of sampling; their `new` is filled in.
+          sequences: Sequences of one kind of sampling; their `new` is filled in.
           eot: The end-of-text token, which ends a sequence.
-          watch: Called every few tokens for each row, with its index, its new tokens
-            so far, and whether it has ended; the row ends if it returns True.
+          watch: Called every few tokens for each sequence, with its index, its new
+            tokens so far, and whether it has ended; the sequence ends if it returns
+            True.
         """
-        B = buckets.num_rows(len(rows), self._shards)
-        needed = max(len(row.context) - 1 + row.max_new_tokens for row in rows)
+        B = buckets.batch_size(len(sequences), self._shards)
+        needed = max(len(x.context) - 1 + x.max_new_tokens for x in sequences)
         caches = self._empty(B, buckets.cache(needed, self.max_len))
-        for tokens_BC, positions_BC in batch.prefill_inputs(rows, B, self.max_len):
+        for tokens_BC, positions_BC in batch.prefill_inputs(sequences, B, self.max_len):
             caches = self._read(weights, caches, tokens_BC, positions_BC)
-        rule = Rule.of([row.sampling for row in batch.pad_rows(rows, B)])
-        while not all(row.ended for row in rows):
+        rule = Rule.of([x.sampling for x in batch.pad_batch(sequences, B)])
+        while not all(x.ended for x in sequences):
             caches, new_RBW, counts_RB = self._decode(
-                weights, caches, *batch.decoding_state(rows, B), np.int32(eot), rule
+                weights,
+                caches,
+                *batch.decoding_state(sequences, B),
+                np.int32(eot),
+                rule,
             )
             self._count(np.asarray(counts_RB), new_RBW.shape[-1])
             batch.append_tokens(
-                rows, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch
+                sequences, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch
             )
-        self.num_new += sum(len(row.new) for row in rows)
+        self.num_new += sum(len(x.new) for x in sequences)
 
     def _count(self, counts_RB: np.ndarray, W: int) -> None:
         """Add to the numbers of drafted and accepted tokens.
@@ -202,9 +207,11 @@ def _read(models, weights, caches, tokens_BC, positions_BC):
 def _decode(
     models, K, V, weights, caches, last_B2, position_B, left_B, seeds_B, eot, rule
 ):
-    rows = Rows(last_B2, position_B, left_B, jax.vmap(jax.random.key)(seeds_B))
+    state = DecodingState(
+        last_B2, position_B, left_B, jax.vmap(jax.random.key)(seeds_B)
+    )
     if K:
         one_round = speculative_round(models, weights, rule, V, K)
     else:
         one_round = plain_round(models[0], weights[0], rule, V)
-    return decode(one_round, caches, rows, eot, max(1, STRIDE // (K + 1)), K + 1)
+    return decode(one_round, caches, state, eot, max(1, STRIDE // (K + 1)), K + 1)

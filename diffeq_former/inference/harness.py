@@ -13,7 +13,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
-from diffeq_former.inference.batch import Row
+from diffeq_former.inference.batch import Sequence
 from diffeq_former.inference.continuation import Continuation
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.likelihood import make_score
@@ -76,13 +76,15 @@ class HarnessModel(TemplateLM):
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
         """Continue the texts, in batches of one kind of sampling each."""
-        rows = [self._row(i, *request.args) for i, request in enumerate(requests)]
-        weights, texts = self._generator.tabulate(self._params), [""] * len(rows)
-        for kind in dict.fromkeys(row.sampling.kind for row, _ in rows):
-            alike = [i for i, (row, _) in enumerate(rows) if row.sampling.kind == kind]
+        sequences = [
+            self._sequence(i, *request.args) for i, request in enumerate(requests)
+        ]
+        weights, texts = self._generator.tabulate(self._params), [""] * len(sequences)
+        for kind in dict.fromkeys(x.sampling.kind for x, _ in sequences):
+            alike = [i for i, (x, _) in enumerate(sequences) if x.sampling.kind == kind]
             for start in range(0, len(alike), self._batch_size):
                 chosen = alike[start : start + self._batch_size]
-                continued = self._continue([rows[i] for i in chosen], weights)
+                continued = self._continue([sequences[i] for i in chosen], weights)
                 for i, text in zip(chosen, continued, strict=True):
                     texts[i] = text
         return texts
@@ -93,7 +95,9 @@ class HarnessModel(TemplateLM):
         )
         return list(map(make_disjoint_window, windows))
 
-    def _row(self, seed: int, text: str, options: dict) -> tuple[Row, list[str]]:
+    def _sequence(
+        self, seed: int, text: str, options: dict
+    ) -> tuple[Sequence, list[str]]:
         """Return the sequence to continue and its stop strings."""
         gen_kwargs = normalize_gen_kwargs(options, MAX_NEW_TOKENS)
         new = gen_kwargs["max_gen_toks"]
@@ -108,19 +112,19 @@ class HarnessModel(TemplateLM):
             int(gen_kwargs.get("top_k") or 0),
             float(gen_kwargs.get("top_p") or 1.0),
         )
-        row = Row(context or [self.prefix_token_id], new, seed, sampling)
-        return row, [stop for stop in gen_kwargs["until"] if stop]
+        sequence = Sequence(context or [self.prefix_token_id], new, seed, sampling)
+        return sequence, [stop for stop in gen_kwargs["until"] if stop]
 
-    def _continue(self, requests: list[tuple[Row, list[str]]], weights) -> list[str]:
+    def _continue(
+        self, requests: list[tuple[Sequence, list[str]]], weights
+    ) -> list[str]:
         """Return the continuations of sequences with their stop strings."""
-        rows = [row for row, _ in requests]
-        texts = [
-            Continuation(self._tokenizer, row.context, stop) for row, stop in requests
-        ]
+        sequences = [x for x, _ in requests]
+        texts = [Continuation(self._tokenizer, x.context, stop) for x, stop in requests]
 
         def watch(i: int, tokens: list[int], ended: bool) -> bool:
             texts[i].update(tokens, ended)
             return texts[i].stopped
 
-        self._generator.run(weights, rows, self.eot_token_id, watch)
+        self._generator.run(weights, sequences, self.eot_token_id, watch)
         return [text.text for text in texts]

@@ -46,8 +46,8 @@ def make_score(c: ModelConfig, mesh: Mesh, batch_size: int) -> Score:
       batch_size: Pairs per batch; rounded up to a multiple of the number of shards.
     """
     shards = num_batch_shards(mesh)
-    rows = -(-batch_size // shards) * shards
-    process_rows = local_sequences(mesh, rows)
+    num_sequences = -(-batch_size // shards) * shards
+    process_sequences = local_sequences(mesh, num_sequences)
     tabulate, score_batch = _compile(c, mesh)
 
     def score(params: dict, pairs) -> list[tuple[float, bool]]:
@@ -55,10 +55,10 @@ def make_score(c: ModelConfig, mesh: Mesh, batch_size: int) -> Score:
         lengths = [len(context) + len(more) - 1 for context, more in pairs]
         order = sorted(range(len(pairs)), key=lambda i: -lengths[i])
         scores = {}
-        for start in tqdm(range(0, len(pairs), rows), "scoring", disable=None):
-            chosen = order[start : start + rows]
-            batch = _padded([pairs[i] for i in chosen], rows, c.max_len)
-            batch = {name: x_BL[process_rows] for name, x_BL in batch.items()}
+        for start in tqdm(range(0, len(pairs), num_sequences), "scoring", disable=None):
+            chosen = order[start : start + num_sequences]
+            batch = _padded([pairs[i] for i in chosen], num_sequences, c.max_len)
+            batch = {name: x_BL[process_sequences] for name, x_BL in batch.items()}
             results = score_batch(params, table, shard_batch(batch, mesh))
             row_scores = zip(*map(np.asarray, results), strict=True)
             for i, (log_p, greedy) in zip(chosen, row_scores, strict=False):
@@ -105,18 +105,18 @@ def _chunks(array_BL: jax.Array) -> jax.Array:
     return jnp.moveaxis(array_BL.reshape(B, -1, math.gcd(L, CHUNK), *rest), 1, 0)
 
 
-def _padded(pairs, rows: int, max_len: int) -> dict[str, np.ndarray]:
+def _padded(pairs, num_sequences: int, max_len: int) -> dict[str, np.ndarray]:
     """Return inputs, targets and the mask of scored targets, [B, L], right-padded."""
     longest = max(len(context) + len(more) - 1 for context, more in pairs)
     L = SHORTEST_BUCKET
     while L < longest:
         L *= 2
-    shape = (rows, min(L, max_len))
+    shape = (num_sequences, min(L, max_len))
     inputs_BL, targets_BL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     scored_BL = np.zeros(shape, bool)
-    for row, (context, more) in enumerate(pairs):
+    for i, (context, more) in enumerate(pairs):
         whole = (context + more)[-(max_len + 1) :]
         n, m = len(whole) - 1, min(len(more), max_len)
-        inputs_BL[row, :n], targets_BL[row, :n] = whole[:-1], whole[1:]
-        scored_BL[row, n - m : n] = True
+        inputs_BL[i, :n], targets_BL[i, :n] = whole[:-1], whole[1:]
+        scored_BL[i, n - m : n] = True
     return {"inputs": inputs_BL, "targets": targets_BL, "scored": scored_BL}

@@ -127,7 +127,7 @@ async def _pieces(job: Job, results: asyncio.Queue) -> AsyncIterator[Piece]:
       RequestError: If the request fails.
     """
     with job:
-        unfinished = len(job.rows)
+        unfinished = len(job.sequences)
         while unfinished:
             result = await results.get()
             if isinstance(result, RequestError):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.inference.cached_model import CachedModel, Weights
-from diffeq_former.inference.decode import Round, Rows
+from diffeq_former.inference.decode import DecodingState, Round
 from diffeq_former.inference.sampling import Rule, probabilities, sample
 
 _DRAFT, _ACCEPT, _CORRECT = range(3)  # purposes of the random keys at a position
@@ -74,25 +74,27 @@ def speculative_round(
     """
     full, draft = models
 
-    def one_round(caches: tuple, rows: Rows):
+    def one_round(caches: tuple, state: DecodingState):
         full_cache, draft_cache = caches
         drafted_BK, q_BKV, draft_cache = _draft(
-            draft, weights[1], draft_cache, rows, rule, V, K
+            draft, weights[1], draft_cache, state, rule, V, K
         )
-        tokens_BW = jnp.concatenate([rows.last_B2[:, 1:], drafted_BK], axis=1)
-        positions_BW = rows.position_B[:, None] + jnp.arange(K + 1)[None]
+        tokens_BW = jnp.concatenate([state.last_B2[:, 1:], drafted_BK], axis=1)
+        positions_BW = state.position_B[:, None] + jnp.arange(K + 1)[None]
         logits_BWV, full_cache = full.logits(
             weights[0], full_cache, tokens_BW, positions_BW
         )
         by_position = jax.vmap(probabilities, in_axes=(1, None), out_axes=1)
         p_BWV = by_position(logits_BWV[..., :V], rule)
-        new_BW, counts_B = verify(drafted_BK, q_BKV, p_BWV, rows)
+        new_BW, counts_B = verify(drafted_BK, q_BKV, p_BWV, state)
         return (full_cache, draft_cache), new_BW, counts_B
 
     return one_round
 
 
-def _draft(model: CachedModel, weights, cache, rows: Rows, rule: Rule, V: int, K: int):
+def _draft(
+    model: CachedModel, weights, cache, state: DecodingState, rule: Rule, V: int, K: int
+):
     """Draft K tokens; return them, their distributions [B, K, V], and the cache.
 
     The first call reads two tokens: if all drafted tokens of the previous round were
@@ -102,22 +104,22 @@ def _draft(model: CachedModel, weights, cache, rows: Rows, rule: Rule, V: int, K
     def draft_token(cache, tokens_BL, positions_BL, position_B):
         logits_BLV, cache = model.logits(weights, cache, tokens_BL, positions_BL)
         logits_BV = logits_BLV[:, -1, :V]
-        new_B = sample(_keys(rows.keys_B, position_B, _DRAFT), logits_BV, rule)
+        new_B = sample(_keys(state.keys_B, position_B, _DRAFT), logits_BV, rule)
         return cache, new_B, probabilities(logits_BV, rule)
 
     def draft_next(carry, i):
         cache, token_B = carry
-        position_B = rows.position_B + i
+        position_B = state.position_B + i
         cache, new_B, q_BV = draft_token(
             cache, token_B[:, None], position_B[:, None], position_B
         )
         return (cache, new_B), (new_B, q_BV)
 
-    p_B = rows.position_B
+    p_B = state.position_B
     # A sequence of one token has no token before: its position is that of padding.
     before_B = jnp.where(p_B > 0, p_B - 1, model.config.max_len)
     both_B2 = jnp.stack([before_B, p_B], axis=1)
-    cache, first_B, q_BV = draft_token(cache, rows.last_B2, both_B2, p_B)
+    cache, first_B, q_BV = draft_token(cache, state.last_B2, both_B2, p_B)
     (cache, _), (others_KB, q_KBV) = jax.lax.scan(
         draft_next, (cache, first_B), jnp.arange(1, K)
     )
@@ -125,7 +127,9 @@ def _draft(model: CachedModel, weights, cache, rows: Rows, rule: Rule, V: int, K
     return drafted_BK, jnp.concatenate([q_BV[None], q_KBV]).swapaxes(0, 1), cache
 
 
-def verify(drafted_BK: jax.Array, q_BKV: jax.Array, p_BWV: jax.Array, rows: Rows):
+def verify(
+    drafted_BK: jax.Array, q_BKV: jax.Array, p_BWV: jax.Array, state: DecodingState
+):
     """Accept or reject drafted tokens so that the result has the distribution p.
 
     A drafted token x is accepted with probability min(1, p(x) / q(x)). The first
@@ -137,15 +141,15 @@ def verify(drafted_BK: jax.Array, q_BKV: jax.Array, p_BWV: jax.Array, rows: Rows
       drafted_BK: Drafted tokens for the positions after each sequence's last token.
       q_BKV: Probabilities with which they were sampled.
       p_BWV: Probabilities of the full model at these positions and the next one.
-      rows: Decoding state, which determines the random keys.
+      state: Decoding state, which determines the random keys.
 
     Returns:
       Tokens [B, W] and the number of valid ones [B].
     """
     B, K = drafted_BK.shape
-    positions_BK = rows.position_B[:, None] + jnp.arange(K)[None]
+    positions_BK = state.position_B[:, None] + jnp.arange(K)[None]
     keys_BK = jax.vmap(_keys, in_axes=(None, 1, None), out_axes=1)(
-        rows.keys_B, positions_BK, _ACCEPT
+        state.keys_B, positions_BK, _ACCEPT
     )
     u_BK = jax.vmap(jax.vmap(jax.random.uniform))(keys_BK)
     q_BK, p_BK = (
@@ -160,7 +164,7 @@ def verify(drafted_BK: jax.Array, q_BKV: jax.Array, p_BWV: jax.Array, rows: Rows
     residual_BV = jnp.maximum(p_BV - q_BV, 0)
     # Rounding can cause a rejection although p = q; the residual is then all zeros.
     residual_BV = jnp.where(residual_BV.any(axis=1, keepdims=True), residual_BV, p_BV)
-    keys_B = _keys(rows.keys_B, rows.position_B + accepted_B, _CORRECT)
+    keys_B = _keys(state.keys_B, state.position_B + accepted_B, _CORRECT)
     correct_B = jax.vmap(jax.random.categorical)(keys_B, jnp.log(residual_BV))
     is_draft_BW = jnp.arange(K + 1)[None] < accepted_B[:, None]
     padded_BW = jnp.pad(drafted_BK, ((0, 0), (0, 1)))

@@ -39,18 +39,18 @@ def continue_texts(
     """
     check_stop(list(stop))
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
-    rows = [Continuation(tokenizer, ids, list(stop)) for ids in encoded]
-    not_shown = {i: row.prompt_text for i, row in enumerate(rows)}
+    continuations = [Continuation(tokenizer, ids, list(stop)) for ids in encoded]
+    not_shown = {i: c.prompt_text for i, c in enumerate(continuations)}
 
     def watch(i: int, tokens: list[int], ended: bool) -> bool:
-        new = rows[i].update(tokens, ended)
+        new = continuations[i].update(tokens, ended)
         if show is not None:
             show(i, not_shown.pop(i, "") + new)
-        return rows[i].stopped
+        return continuations[i].stopped
 
     ends = {"eot": tokenizer.eot, "before": tokenizer.before}
     generator.generate(params, encoded, watch=watch, **ends, **options)
-    return [row.prompt_text + row.text for row in rows]
+    return [c.prompt_text + c.text for c in continuations]
 
 
 def make_continue(

@@ -26,12 +26,12 @@ class Paused:
         self.release_next = threading.Semaphore(0)
         self.tabulate, self.check = generator.tabulate, generator.check
 
-    def run(self, weights, rows, eot, watch):
-        self.sizes.append(len(rows))
+    def run(self, weights, sequences, eot, watch):
+        self.sizes.append(len(sequences))
         self.started.release()
         assert self.release_next.acquire(timeout=600)
         if not self.abandoned:
-            self._generator.run(weights, rows, eot, watch)
+            self._generator.run(weights, sequences, eot, watch)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ class Submitted:
     def finish(self):
         """Return the number of choices when all are complete."""
         reasons = []
-        while len(reasons) < len(self.job.rows):
+        while len(reasons) < len(self.job.sequences):
             result = self._results.get(timeout=600)
             if isinstance(result, RequestError):
                 raise result

@@ -12,7 +12,7 @@ from cases import TINY, in_two_lots, mesh_of, name, params_of
 from diffeq_former.config import Config
 from diffeq_former.errors import UserError
 from diffeq_former.inference import buckets
-from diffeq_former.inference.batch import Row
+from diffeq_former.inference.batch import Sequence
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.sampling import Sampling
 from diffeq_former.models.transformer import Transformer
@@ -216,7 +216,7 @@ def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
     samplings = [Sampling(1.5, 0, 0.9), Sampling(0.7, 0, 0.5), Sampling(1.0, 0, 0.8)]
     limits, seeds, eot = (3, 20, 9), (4, 4, 11), CONFIG.vocab_size
     rows = [
-        Row([eot, *prompt], limit, seed, sampling)
+        Sequence([eot, *prompt], limit, seed, sampling)
         for prompt, limit, seed, sampling in zip(
             PROMPTS, limits, seeds, samplings, strict=False
         )

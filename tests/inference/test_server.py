@@ -229,15 +229,15 @@ def test_a_client_that_leaves_frees_the_worker(served, complete, monkeypatch, st
     started, left = threading.Event(), threading.Event()
     run = served.generator.run
 
-    def run_slowly(weights, rows, eot, watch):
+    def run_slowly(weights, sequences, eot, watch):
         def watch_slowly(*seen):
             started.set()
-            if len(rows[0].new) > 8:
+            if len(sequences[0].new) > 8:
                 assert left.wait(timeout=60)
                 time.sleep(0.02)  # the end of a connection is seen a little later
             return watch(*seen)
 
-        run(weights, rows, eot, watch_slowly)
+        run(weights, sequences, eot, watch_slowly)
 
     with monkeypatch.context() as patch:
         patch.setattr(served.generator, "run", run_slowly)
@@ -283,13 +283,13 @@ def test_a_failure_within_a_stream_ends_it_with_an_error(
 ):
     run = served.generator.run
 
-    def fail(weights, rows, eot, watch):
-        def watch_twice(row, tokens, ended):
+    def fail(weights, sequences, eot, watch):
+        def watch_twice(i, tokens, ended):
             if len(tokens) > 8:
                 raise RuntimeError("late")
-            return watch(row, tokens, ended)
+            return watch(i, tokens, ended)
 
-        run(weights, rows, eot, watch_twice)
+        run(weights, sequences, eot, watch_twice)
 
     monkeypatch.setattr(served.generator, "run", fail)
     status, [first, last] = complete(prompt="a", stream=True, **GREEDY)

@@ -12,7 +12,7 @@ import scipy.stats
 from cases import TINY, mesh_of, name, params_of
 
 from diffeq_former.errors import UserError
-from diffeq_former.inference.decode import Rows
+from diffeq_former.inference.decode import DecodingState
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.speculative import Draft, verify
 from diffeq_former.models.transformer import Transformer
@@ -86,8 +86,8 @@ def test_each_place_of_a_round_has_the_distribution_of_the_model():
     p_BWV, q_BKV = (np.broadcast_to(x, (B, *x.shape)) for x in (p_WV, q_KV))
     keys_B = jax.random.split(jax.random.key(0), B)
     nowhere_B = np.zeros(B, np.int32)
-    rows = Rows(np.zeros((B, 2), np.int32), nowhere_B, nowhere_B, keys_B)
-    new_BW, counts_B = map(np.asarray, jax.jit(verify)(drafted_BK, q_BKV, p_BWV, rows))
+    state = DecodingState(np.zeros((B, 2), np.int32), nowhere_B, nowhere_B, keys_B)
+    new_BW, counts_B = map(np.asarray, jax.jit(verify)(drafted_BK, q_BKV, p_BWV, state))
     reached = np.cumprod([1, *np.minimum(p_WV[:K], q_KV).sum(axis=1)])
     for place in range(K + 1):
         counted_B = counts_B > place
