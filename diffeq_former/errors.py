@@ -19,7 +19,7 @@ class OutOfMemoryError(UserError):
     """The memory of a device is exhausted. The message may have several lines."""
 
 
-class FaultError(Exception):
+class TransientError(Exception):
     """A failure that is not due to wrong input; the same command may succeed later.
 
     The message is one line. The process skips its exit handlers, because they may wait
@@ -27,7 +27,7 @@ class FaultError(Exception):
     """
 
 
-class Interrupted(FaultError):
+class Interrupted(TransientError):
     """Raised when a stop is requested while waiting for data."""
 
 

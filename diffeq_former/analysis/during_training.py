@@ -24,7 +24,7 @@ from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.distributed.mesh import num_batch_shards, on_mesh, replicated
 from diffeq_former.models.transformer import Transformer
 
-PLACES = ("first", "middle", "last")  # steps of depth
+DEPTHS = ("first", "middle", "last")  # which solver steps
 
 
 def make_analysis(
@@ -99,8 +99,8 @@ def _of_weights(c: ModelConfig, weights_P: dict) -> dict[str, float]:
             ("largest_eigenvalue", np.abs(found).max(-1)),
         ):
             medians_P = np.median(per_head, axis=-1)
-            for place, median in zip(PLACES, medians_P, strict=True):
-                metrics[f"{name}_{metric}/{place}"] = float(median)
+            for depth, median in zip(DEPTHS, medians_P, strict=True):
+                metrics[f"{name}_{metric}/{depth}"] = float(median)
     return metrics
 
 

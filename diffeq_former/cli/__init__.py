@@ -16,8 +16,8 @@ from absl import app, flags
 
 from diffeq_former.errors import (
     DiskFullError,
-    FaultError,
     OutOfMemoryError,
+    TransientError,
     UserError,
 )
 from diffeq_former.process_exit import (
@@ -111,7 +111,7 @@ def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
         if process_name() or isinstance(error, DiskFullError):
             exit_now(WRONG_INPUT, _line(error))
         return _refuse(error)
-    except FaultError as error:
+    except TransientError as error:
         exit_now(FAILED, _line(error))
     except (Exception, KeyboardInterrupt):
         if (name := process_name()) is None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.rows import NOTHING
-from diffeq_former.errors import FaultError, Interrupted, UserError
+from diffeq_former.errors import Interrupted, TransientError, UserError
 
 Batch = dict[str, np.ndarray]
 
@@ -50,7 +50,7 @@ def train_batches(
       seed: The seed of the orders, below 2**32.
       number: The number of the order among those of the seed.
       start_step: The number of the first batch; earlier ones are not read.
-      timeout: Seconds after which a missing batch raises FaultError; None: never.
+      timeout: Seconds after which a missing batch raises TransientError; None: never.
       positions: The positions in each global batch that this process reads; None: all.
       should_stop: Returns whether a stop is requested; polled while waiting for a
         batch, which then raises Interrupted.
@@ -98,7 +98,7 @@ class Batches(Iterator):
       should_stop: Returns whether a stop is requested; polled while waiting.
 
     Raises:
-      FaultError: If a batch did not arrive in time.
+      TransientError: If a batch did not arrive in time.
       Interrupted: If a stop was requested while waiting for a batch.
     """
 
@@ -147,7 +147,7 @@ class Batches(Iterator):
                     if self._should_stop():
                         raise Interrupted(f"stopped while waiting for {what}") from None
             if count == _NUM_WARNINGS:
-                raise FaultError(
+                raise TransientError(
                     f"{what} did not arrive within {seconds:g} s (config.data.timeout)"
                 )
             _warn(f"waiting for data: {what} has not arrived after {seconds:g} s")

@@ -11,8 +11,8 @@ import jax
 
 from diffeq_former.errors import (
     DiskFullError,
-    FaultError,
     OutOfMemoryError,
+    TransientError,
     UserError,
     is_disk_full,
 )
@@ -22,7 +22,7 @@ from diffeq_former.training.divergence import Diverged
 
 @contextlib.contextmanager
 def translate_errors(workdir: Path, learning_rate: float) -> Iterator[None]:
-    """Translate errors raised in this context into UserError or FaultError.
+    """Translate errors raised in this context into UserError or TransientError.
 
     Args:
       workdir: The run directory.
@@ -35,12 +35,12 @@ def translate_errors(workdir: Path, learning_rate: float) -> Iterator[None]:
             f"{diverged}: {_last_good(workdir)}; lower config.optimizer.learning_rate"
             f" ({learning_rate:g}) in another --workdir, or with --allow_config_change"
         ) from diverged
-    except FaultError as fault:
-        raise FaultError(
-            f"{fault}: {_last_good(workdir)}; the same command continues"
-        ) from fault
+    except TransientError as error:
+        raise TransientError(
+            f"{error}: {_last_good(workdir)}; the same command continues"
+        ) from error
     except TimeoutError as error:  # raised by Orbax, which reads the wall clock
-        raise FaultError(
+        raise TransientError(
             "saving a checkpoint took too long, or the clock jumped meanwhile:"
             f" {_last_good(workdir)}; the same command continues"
         ) from error

@@ -63,7 +63,7 @@ def train(
     Raises:
       UserError: If the input is invalid, the disk is full, or training diverged and no
         rollback is left. The last good checkpoint is retained.
-      FaultError: If data do not arrive. The last good checkpoint is retained.
+      TransientError: If data do not arrive. The last good checkpoint is retained.
     """
     run_directory.check_same_everywhere(workdir, config, dataset)
     run_on_all(

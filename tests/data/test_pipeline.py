@@ -7,7 +7,7 @@ import pytest
 
 from diffeq_former.data.pipeline import train_batches, validation_batches
 from diffeq_former.data.rows import Rows
-from diffeq_former.errors import FaultError, Interrupted, UserError
+from diffeq_former.errors import Interrupted, TransientError, UserError
 
 
 def take(dataset, count, *, batch_size=8, seed=3, **options):
@@ -155,7 +155,7 @@ def test_a_stall_is_reported_and_ends(prepared, stuck, capsys):
     batches = train_batches(prepared, batch_size=8, seed=3, start_step=4, timeout=1)
     start = time.monotonic()
     message = r"^the batch of step 5 did not arrive within 1 s \(config.data.timeout\)$"
-    with pytest.raises(FaultError, match=message):
+    with pytest.raises(TransientError, match=message):
         next(batches)
     assert 0.9 < time.monotonic() - start < 10
     words = "waiting for data: the batch of step 5 has not arrived after"
