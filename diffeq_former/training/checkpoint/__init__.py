@@ -9,9 +9,8 @@ Saving is asynchronous and atomic. Orbax writes a folder STEP.partial; when it i
 complete and has its checksums it is renamed to STEP, and only then are old checkpoints
 removed. So a checkpoint that does not match its checksums, or has none, is damaged.
 
-Retention is not left to Orbax's CheckpointManager (as of version 0.12): it reads the
-losses of all checkpoints when it starts, and raises if one of these files is damaged.
-A run whose older checkpoints are damaged can be resumed here.
+Retention is not left to Orbax's CheckpointManager (version 0.12): it cannot start if
+the metrics of any checkpoint are damaged, and such runs can be resumed here.
 """
 
 import contextlib
