@@ -73,9 +73,10 @@ TESTS = {
     "models/transport.py": "tests/training/test_regularisers.py",
     "models/weight_specs.py": f"tests/finetuning/test_discretise.py {START} {MODEL}",
     "models/weight_sources.py": f"{START} {MODEL} tests/models/test_lora.py",
-    "training/checkpoint/__init__.py": (
+    **dict.fromkeys(
+        ("training/checkpoint/restoring.py", "training/checkpoint/saving.py"),
         "tests/training/test_checkpoint.py tests/training/test_damaged_checkpoints.py"
-        " tests/training/test_loop.py"
+        " tests/training/test_loop.py",
     ),
     "training/checkpoint/checksums.py": (
         "tests/training/test_checksums.py tests/training/test_damaged_checkpoints.py"

@@ -1,0 +1,168 @@
+"""Restoring of the latest checkpoint that is not damaged."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import orbax.checkpoint as ocp
+from flax import serialization, traverse_util
+
+from diffeq_former.distributed.multihost import from_primary, is_primary, run_on_all
+from diffeq_former.errors import UserError
+from diffeq_former.training.checkpoint.integrity import Damaged, choose
+from diffeq_former.training.checkpoint.saving import (
+    PARAMS,
+    REST,
+    make_handler,
+    saved_steps,
+    validation_loss,
+)
+from diffeq_former.training.state import TrainState
+
+NAMED_AT_MOST = 6
+
+_NOTHING_SAVED = -1
+
+
+def restore_latest(
+    directory: Path, abstract_state: TrainState, before: int | None = None
+) -> tuple[TrainState, float | None, list[Damaged]] | None:
+    """Restore the latest checkpoint that is not damaged.
+
+    Args:
+      directory: The directory of the checkpoints.
+      abstract_state: The shapes, dtypes and shardings of the state.
+      before: If given, consider only checkpoints before this step, if there are any.
+
+    Returns:
+      The state; its validation loss, if it was evaluated; and the later, damaged
+      checkpoints, which are not moved. None if nothing was saved yet.
+
+    Raises:
+      UserError: If all checkpoints are damaged, or arrays are missing, unexpected or
+        have other shapes; the message names them.
+    """
+    step, damaged = run_on_all(lambda: _choose_latest(directory, before))
+    step = from_primary(step)
+    if step == _NOTHING_SAVED:
+        return None
+    path = directory / str(step)
+    rest = serialization.to_state_dict(abstract_state)
+    expected = {PARAMS: rest.pop("params"), REST: rest}
+    restored = _restore(path, expected)
+    merged = restored[REST] | {"params": restored[PARAMS]}
+    state = serialization.from_state_dict(abstract_state, merged)
+    return state, validation_loss(path), damaged
+
+
+def _choose_latest(directory: Path, before: int | None) -> tuple[int, list[Damaged]]:
+    """Choose the step to resume from, in process 0; others return a placeholder."""
+    steps = saved_steps(directory)
+    if before is not None:
+        steps = [step for step in steps if step < before] or steps
+    if not steps or not is_primary():
+        return _NOTHING_SAVED, []
+    step, damaged = choose(directory, steps)
+    if step is None:
+        raise UserError(
+            f"{_listed(damaged)}: no checkpoint is left to resume from; use another"
+            f" --workdir, or remove {directory} to start again"
+        )
+    return step, damaged
+
+
+def load_params(
+    directory: Path, step: int | None, abstract_params: dict
+) -> tuple[dict, int, list[Damaged]]:
+    """Restore the parameters of a checkpoint.
+
+    Args:
+      directory: The directory of the checkpoints.
+      step: The step; None: the latest whose parameters are not damaged.
+      abstract_params: The shapes, dtypes and shardings of the parameters.
+
+    Returns:
+      The parameters; their step; and, in process 0, the later, damaged checkpoints.
+
+    Raises:
+      UserError: If there is no such checkpoint, it is damaged, or its parameters differ
+        from the expected ones.
+    """
+    step, damaged = run_on_all(lambda: _choose_params(directory, step))
+    step = from_primary(step)
+    expected = {PARAMS: abstract_params}
+    return _restore(directory / str(step), expected)[PARAMS], step, damaged
+
+
+def _choose_params(directory: Path, step: int | None) -> tuple[int, list[Damaged]]:
+    """Choose the step to load, in process 0; others return a placeholder.
+
+    Only one process looks, as a concurrent run may save or remove checkpoints.
+    """
+    if not is_primary():
+        return _NOTHING_SAVED, []
+    steps = saved_steps(directory)
+    if not steps:
+        raise UserError(f"{directory} holds no checkpoint yet: train first")
+    if step not in (None, *steps):
+        saved = ", ".join(map(str, steps))
+        raise UserError(f"{directory} has no step {step}, but steps {saved}")
+    wanted = steps if step is None else [step]
+    step, damaged = choose(directory, wanted, f"{PARAMS}/")
+    if step is None:
+        raise UserError(f"{_listed(damaged)}: use another step or another run")
+    return step, damaged
+
+
+def _restore(path: Path, expected: dict[str, dict]) -> dict[str, dict]:
+    """Restore the items of a checkpoint after checking the shapes of their arrays."""
+    handler = make_handler()
+    folders = {name: path.absolute() / name for name in expected}
+    with _readable(path):
+        stored = {name: handler.metadata(x).tree for name, x in folders.items()}
+    _check_same_arrays(path, _described(expected), _described(stored))
+    with _readable(path), ocp.Checkpointer(handler) as checkpointer:
+        return {
+            name: checkpointer.restore(x, args=ocp.args.StandardRestore(expected[name]))
+            for name, x in folders.items()
+        }
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Translate errors in reading a checkpoint with valid checksums into UserError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        reason = str(error).splitlines()[0][:300]
+        raise UserError(
+            f"checkpoint {path} is not damaged, but cannot be read ({reason}): use the"
+            " library versions that wrote it"
+        ) from error
+
+
+def _described(tree: dict) -> dict[str, str]:
+    """Return a description such as `float32[2, 3]` of each array, by name."""
+    flat = traverse_util.flatten_dict(tree, sep="/")
+    return {name: f"{x.dtype}{list(x.shape)}" for name, x in flat.items()}
+
+
+def _check_same_arrays(path: Path, expected: dict, stored: dict) -> None:
+    wrong = [f"{n} {expected[n]} is missing" for n in expected if n not in stored]
+    wrong += [f"{n} {stored[n]} is unexpected" for n in stored if n not in expected]
+    wrong += [
+        f"{n} is {stored[n]}, expected {expected[n]}"
+        for n in expected
+        if n in stored and stored[n] != expected[n]
+    ]
+    if wrong:
+        raise UserError(
+            f"checkpoint {path} does not fit the config: {_listed(wrong)}: use the"
+            " config it was saved with, or another workdir"
+        )
+
+
+def _listed(items: list) -> str:
+    more = len(items) - NAMED_AT_MOST
+    named = [str(x) for x in items[:NAMED_AT_MOST]]
+    return "; ".join(named + ([f"and {more} more"] if more > 0 else []))
