@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Iterable
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -37,11 +36,6 @@ def is_disk_full(error: Exception) -> bool:
     Some libraries preserve only the message of the system's error.
     """
     return any(os.strerror(code) in str(error) for code in _DISK_FULL)
-
-
-def require_member(field: str, value: str, members: Iterable[str]) -> None:
-    """Raise UserError unless the value of a config field is one of `members`."""
-    require(value in members, field, "one of " + ", ".join(members), value)
 
 
 def require(condition: bool, field: str, expected: str, value: object) -> None:

@@ -4,7 +4,8 @@ import dataclasses
 import difflib
 import typing
 
-from diffeq_former.errors import UserError, require_member
+from diffeq_former.config.ranges import is_finite
+from diffeq_former.errors import UserError, require
 
 
 def build(cls: type, values: dict, path: str):
@@ -37,19 +38,35 @@ def build(cls: type, values: dict, path: str):
     return cls(**made)
 
 
-def check_members(settings, within: str = "") -> None:
-    """Raise UserError if a value is not a member of its field's `Literal` type.
+def check_values(settings, within: str = "") -> None:
+    """Raise UserError if a value violates the annotations of its field.
+
+    Values of a `Literal` type must be one of its members, numbers must be within the
+    bounds of an `Annotated` type (see ranges.py), and floats must be finite in float32.
 
     Args:
       settings: A dataclass; nested dataclasses are checked, too.
       within: Prefix of field names in messages, such as `model.`.
     """
-    for field, kind in typing.get_type_hints(type(settings)).items():
-        value, name = getattr(settings, field), within + field
-        if dataclasses.is_dataclass(kind):
-            check_members(value, f"{name}.")
-        elif typing.get_origin(kind) is typing.Literal:
-            require_member(name, value, typing.get_args(kind))
+    kinds = typing.get_type_hints(type(settings), include_extras=True)
+    for field, kind in kinds.items():
+        _check_value(kind, getattr(settings, field), within + field)
+
+
+def _check_value(kind: type, value, name: str) -> None:
+    if dataclasses.is_dataclass(kind):
+        check_values(value, f"{name}.")
+    elif typing.get_origin(kind) is tuple:
+        for item in value:
+            _check_value(typing.get_args(kind)[0], item, name)
+    elif typing.get_origin(kind) is typing.Literal:
+        members = typing.get_args(kind)
+        require(value in members, name, "one of " + ", ".join(members), value)
+    else:
+        finite = not isinstance(value, float) or is_finite(value)
+        require(finite, name, "a finite number", value)
+        for bound in getattr(kind, "__metadata__", ()):
+            require(bound(value), name, bound.text, value)
 
 
 def differences(old, new) -> list[str]:

@@ -1,8 +1,19 @@
-"""All settings with their defaults, as frozen dataclasses."""
+"""All settings with their defaults and ranges, as frozen dataclasses."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
+from diffeq_former.config.ranges import (
+    Count,
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Positive,
+    Rate,
+    above,
+    at_least,
+    below,
+)
 from diffeq_former.ode.solvers import is_splitting
 
 # Policies that save the weights generated inside a step (generate_weights=per_step).
@@ -10,7 +21,6 @@ SAVE_WEIGHTS = ("save_weights", "save_attention_and_weights")
 RematPolicy = Literal[
     "none", "full", "dots", "save_attention", "save_terms", *SAVE_WEIGHTS
 ]
-
 
 NormPlacement = Literal["pre", "post", "none"]
 
@@ -20,7 +30,7 @@ class Stabilisers:
     """Residual connections and norms of a step, see models/stabilisers.py."""
 
     # Residual coefficient r in x <- r * x + h * term; 1: residual connection, 0: none.
-    residual: float = 1.0
+    residual: Fraction = 1.0
     # pre: normalise the input of each term; post: the state after each term; none.
     norm: NormPlacement = "pre"
 
@@ -40,22 +50,23 @@ class ModelConfig:
     solver: Literal["euler", "lie_trotter", "strang", "midpoint", "heun", "rk4"] = (
         "euler"
     )
-    num_layers: int = 12  # solver steps over the depth interval
-    d_model: int = 768  # width of the hidden state
-    num_heads: int = 12  # attention heads, each of size d_model / num_heads
-    num_kv_heads: int = 0  # llama: fewer for grouped-query attention; 0: num_heads
-    d_ff: int = 0  # hidden width of the feed-forward term; 0: 4 * d_model
-    vocab_size: int = 50257  # number of token ids; default: GPT-2's tokenizer
-    max_len: int = 1024  # longest sequence, in tokens
+    num_layers: Count = 12  # solver steps over the depth interval
+    d_model: Count = 768  # width of the hidden state
+    num_heads: Count = 12  # attention heads, each of size d_model / num_heads
+    # llama: fewer for grouped-query attention; 0: num_heads.
+    num_kv_heads: CountOrZero = 0
+    d_ff: CountOrZero = 0  # hidden width of the feed-forward term; 0: 4 * d_model
+    vocab_size: Count = 50257  # number of token ids; default: GPT-2's tokenizer
+    max_len: Count = 1024  # longest sequence, in tokens
     tied_head: bool = False  # llama: tie head and token embedding (gpt always does)
-    horizon: float = 0.0  # length of the depth interval; 0: see `interval`
+    horizon: NonNegative = 0.0  # length of the depth interval; 0: see `interval`
     stabilisers: Stabilisers = Stabilisers()  # norms and residual connections
     # Hypernetwork (paper, eq. 6 and appendices A and D.2).
-    time_embed_dim: int = 96  # E: width of u(t), number of matrices F_e in W(t)
-    num_frequencies: int = 128  # S: frequencies; features(t) has 2S + 1 entries
-    time_scale: float = 1000.0  # the fastest sinusoid is sin(time_scale * t)
+    time_embed_dim: Count = 96  # E: width of u(t), number of matrices F_e in W(t)
+    num_frequencies: Count = 128  # S: frequencies; features(t) has 2S + 1 entries
+    time_scale: Positive = 1000.0  # the fastest sinusoid is sin(time_scale * t)
     # Number of equal segments of depth on which W(t) is constant; 0: continuous W(t).
-    time_segments: int = 0
+    time_segments: CountOrZero = 0
     # MLP that computes u(t): one per weight, or one for all weights.
     time_mlp: Literal["per_weight", "shared"] = "per_weight"
     # unit: normalise u(t) to length 1; authors: as in the released code.
@@ -65,30 +76,32 @@ class ModelConfig:
     # Numerics.
     # Dtype of activations and generated weights; parameters are float32.
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    norm_eps: float = 1e-5  # epsilon added to the variance in norms
-    rope_base: float = 10000.0  # llama: the lowest frequency is about 1 / rope_base
+    norm_eps: Positive = 1e-5  # epsilon added to the variance in norms
+    rope_base: Positive = 10000.0  # llama: the lowest frequency is about 1 / rope_base
     # llama: extension to longer sequences than in pretraining, see models/positions.py.
     rope_scaling: Literal["none", "linear", "llama3"] = "none"
-    rope_factor: float = 1.0  # factor by which frequencies are reduced
-    rope_original_len: int = 8192  # llama3: max_len in pretraining
-    rope_low_turns: float = 1.0  # llama3: fewer turns over that length: reduced
-    rope_high_turns: float = 4.0  # llama3: more turns over that length: unchanged
+    # Factor by which frequencies are reduced.
+    rope_factor: Annotated[float, at_least(1)] = 1.0
+    rope_original_len: Count = 8192  # llama3: max_len in pretraining
+    rope_low_turns: NonNegative = 1.0  # llama3: fewer turns over that length: reduced
+    rope_high_turns: NonNegative = 4.0  # llama3: more turns over that length: unchanged
     chain_norms: bool = False  # llama as in the released code, see models/llama.py
     # Attention kernel for whole sequences. cudnn: NVIDIA GPUs; splash: TPUs; auto: the
     # fused kernel of the hardware if it supports this model, otherwise xla.
     attention_implementation: Literal["auto", "xla", "cudnn", "splash"] = "auto"
     # Regularisation and memory.
-    dropout: float = 0.0  # rate, on the embeddings and on the output of each term
-    attention_dropout: float = 0.0  # rate, on the attention probabilities
+    dropout: Rate = 0.0  # rate, on the embeddings and on the output of each term
+    attention_dropout: Rate = 0.0  # rate, on the attention probabilities
     # Rematerialisation in the backward pass, see models/remat.py. none: save all;
     # full: no values within a step; dots: outputs of linear maps; save_*: named values.
     remat: RematPolicy = "none"
     document_masking: bool = False  # mask attention across end-of-text tokens
-    end_of_text: int = -1  # id of the end-of-text token; set from the dataset
+    # Id of the end-of-text token; set from the dataset.
+    end_of_text: Annotated[int, at_least(-1), below(2**31)] = -1
     # LoRA adapters on linear maps of a layer_table, see models/lora.py.
-    lora_rank: int = 0  # 0: no adapters
-    lora_alpha: float = 16.0  # adapter outputs are scaled by alpha / rank
-    lora_dropout: float = 0.0  # rate, on the inputs of adapters
+    lora_rank: CountOrZero = 0  # 0: no adapters
+    lora_alpha: Positive = 16.0  # adapter outputs are scaled by alpha / rank
+    lora_dropout: Rate = 0.0  # rate, on the inputs of adapters
     # Linear maps with adapters, as ('qkv','ff_in'); empty: all.
     lora_targets: tuple[str, ...] = ()
 
@@ -141,95 +154,102 @@ class DataConfig:
     """The dataset and how it is read."""
 
     path: str = ""  # dataset folder, written by tools/prepare_data.py
-    timeout: float = 600.0  # seconds to wait for a batch before the run fails
+    # Seconds to wait for a batch before the run fails.
+    timeout: Annotated[float, above(0), below(2**31)] = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW, its schedule, and a learning-rate multiplier for each parameter group."""
 
-    learning_rate: float = 6e-4  # peak value
+    learning_rate: Positive = 6e-4  # peak value
     # Shape after the warm-up, see training/optimizer.py.
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
-    warmup_fraction: float = 0.01  # fraction of the steps, linear from 0
-    decay_fraction: float = 0.2  # wsd: fraction of the steps, at the end
+    warmup_fraction: Fraction = 0.01  # fraction of the steps, linear from 0
+    decay_fraction: Fraction = 0.2  # wsd: fraction of the steps, at the end
     # Final learning rate of cosine, linear and wsd, as a fraction of learning_rate.
-    final_fraction: float = 0.1
-    b1: float = 0.9  # decay rate of Adam's first moment
-    b2: float = 0.95  # decay rate of Adam's second moment
-    eps: float = 1e-8  # added to the square root of the second moment
+    final_fraction: Fraction = 0.1
+    b1: Rate = 0.9  # decay rate of Adam's first moment
+    b2: Rate = 0.95  # decay rate of Adam's second moment
+    eps: Positive = 1e-8  # added to the square root of the second moment
     mu_dtype: Literal["float32", "bfloat16"] = "float32"  # first moment
     nu_dtype: Literal["float32", "bfloat16"] = "float32"  # second moment
     # Factor the second moment of the bank into rows and columns, as in Adafactor.
     factored_bank: bool = False
-    weight_decay: float = 0.1  # decoupled: multiplied by the learning rate
+    weight_decay: NonNegative = 0.1  # decoupled: multiplied by the learning rate
     # Parameters that decay: matrices (embeddings included); embeddings only, as in the
     # released code; all.
     decay_mask: Literal["matrices", "embeddings", "all"] = "matrices"
-    clip_norm: float = 1.0  # maximum global norm of the gradient; 0: no clipping
+    clip_norm: NonNegative = 1.0  # maximum global norm of the gradient; 0: no clipping
     # Learning-rate multipliers, with W(t) = sum_e u_e(t) F_e + B.
-    bank_multiplier: float = 1.0  # banks F_e of kernels and f_e of biases
-    base_multiplier: float = 1.0  # B, and kernels and biases of other weight sources
-    time_mlp_multiplier: float = 1.0  # MLPs from features(t) to u(t)
-    norm_multiplier: float = 1.0  # norms of the blocks and the final norm
-    embedding_multiplier: float = 1.0  # token and position embeddings
-    head_multiplier: float = 1.0  # untied head (llama)
-    lora_multiplier: float = 1.0  # adapters
+    bank_multiplier: NonNegative = 1.0  # banks F_e of kernels and f_e of biases
+    # B, and kernels and biases of other weight sources.
+    base_multiplier: NonNegative = 1.0
+    time_mlp_multiplier: NonNegative = 1.0  # MLPs from features(t) to u(t)
+    norm_multiplier: NonNegative = 1.0  # norms of the blocks and the final norm
+    embedding_multiplier: NonNegative = 1.0  # token and position embeddings
+    head_multiplier: NonNegative = 1.0  # untied head (llama)
+    lora_multiplier: NonNegative = 1.0  # adapters
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
     """Length of training, batches, losses, divergence, and the intervals of hooks."""
 
-    num_steps: int = 20000  # optimizer steps
-    batch_size: int = 512  # sequences per optimizer step, over all devices
+    num_steps: Count = 20000  # optimizer steps
+    batch_size: Count = 512  # sequences per optimizer step, over all devices
     # Sequences per device and micro-batch; gradients are accumulated over the
     # micro-batches. 0: a single micro-batch.
-    per_device_batch_size: int = 0
+    per_device_batch_size: CountOrZero = 0
     # Grid of times over depth. Unless fixed, it is sampled anew at each optimizer step,
     # so that W(t) is trained at all t; see ode/grid.py.
     depth_grid: Literal["fixed", "jittered", "shifted"] = "fixed"
     # Numbers of solver steps, one of which is sampled for each optimizer step; empty:
     # model.num_layers.
-    depth_steps: tuple[int, ...] = ()
+    depth_steps: tuple[Count, ...] = ()
     # Fraction of num_steps that runs with model.num_layers before sampling starts.
-    depth_steps_from: float = 0.0
-    loss_chunk: int = 256  # positions per sequence whose logits are in memory at once
-    z_loss: float = 0.0  # weight of log(Z)^2 in the loss
+    depth_steps_from: Fraction = 0.0
+    loss_chunk: Count = 256  # positions per sequence whose logits are in memory at once
+    z_loss: NonNegative = 0.0  # weight of log(Z)^2 in the loss
     # Weights of regularisers in the loss; both are logged as metrics also at weight 0.
-    transport_cost: float = 0.0  # of |dx/dt|^2 over depth, see models/transport.py
-    smoothness: float = 0.0  # of |dW/dt|^2 over depth, see training/smoothness.py
+    # Of |dx/dt|^2 over depth, see models/transport.py.
+    transport_cost: NonNegative = 0.0
+    smoothness: NonNegative = 0.0  # of |dW/dt|^2 over depth, see training/smoothness.py
     # Consecutive steps with a non-finite loss or gradient, or a loss spike, after which
     # training counts as diverged.
-    max_bad_steps: int = 10
+    max_bad_steps: Count = 10
     # A loss above spike_factor times its running mean is a spike; 0: no detection.
-    spike_factor: float = 0.0
-    rollbacks: int = 0  # times that a diverged run returns to a checkpoint
-    log_every: int = 10  # steps between lines of metrics
-    eval_every: int = 1000  # steps between evaluations on the validation split
-    checkpoint_every: int = 1000  # steps between checkpoints
-    keep_latest: int = 2  # number of latest checkpoints to retain
-    keep_best: int = 1  # number of best checkpoints to retain, by validation loss
-    sample_every: int = 0  # steps between generated samples; 0: none
+    spike_factor: NonNegative = 0.0
+    rollbacks: CountOrZero = 0  # times that a diverged run returns to a checkpoint
+    log_every: Count = 10  # steps between lines of metrics
+    eval_every: Count = 1000  # steps between evaluations on the validation split
+    checkpoint_every: Count = 1000  # steps between checkpoints
+    keep_latest: Count = 2  # number of latest checkpoints to retain
+    # Number of best checkpoints to retain, by validation loss.
+    keep_best: CountOrZero = 1
+    sample_every: CountOrZero = 0  # steps between generated samples; 0: none
     sample_prompt: str = "The"  # prompt of the generated samples
+
+
+AxisSize = Annotated[int, at_least(-1), below(2**31)]
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Number of devices along each mesh axis; one may be -1: all remaining devices."""
 
-    data: int = -1  # shards the batch, replicates the parameters
-    fsdp: int = 1  # shards the batch, the parameters and the optimizer state
-    sequence: int = 1  # shards sequences; keys and values are gathered
-    tensor: int = 1  # shards heads, feed-forward width and vocabulary
+    data: AxisSize = -1  # shards the batch, replicates the parameters
+    fsdp: AxisSize = 1  # shards the batch, the parameters and the optimizer state
+    sequence: AxisSize = 1  # shards sequences; keys and values are gathered
+    tensor: AxisSize = 1  # shards heads, feed-forward width and vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class ProfileConfig:
     """A profiler trace of some training steps, see training/profiling.py."""
 
-    start_step: int = 10  # first step to record; step 1 includes compilation
-    num_steps: int = 0  # number of steps to record; 0: no trace
+    start_step: CountOrZero = 10  # first step to record; step 1 includes compilation
+    num_steps: CountOrZero = 0  # number of steps to record; 0: no trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +260,7 @@ class FinetuneConfig:
     base: str = ""
     # Solver steps into which the base is discretised, each of which becomes a layer; 0:
     # the model stays as it is.
-    num_steps: int = 0
+    num_steps: CountOrZero = 0
     # With adapters: also train embeddings, final norm and head.
     train_embeddings: bool = False
 
@@ -249,10 +269,11 @@ class FinetuneConfig:
 class Config:
     """The complete configuration of a run."""
 
-    seed: int = 0  # of the parameters, the order of the data and dropout
+    # Of the parameters, the order of the data and dropout.
+    seed: Annotated[int, at_least(0), below(2**32)] = 0
     # Steps between analyses of weights and states while training, see docs/analysis.md;
     # 0: none. At 5 or more they take less than 1 % of the time.
-    analysis_every: int = 0
+    analysis_every: CountOrZero = 0
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -1,0 +1,52 @@
+"""Types of numeric settings with their ranges, as annotations of the schema's fields.
+
+Numbers are compared as the float32 values that the model computes with: 1e-50 is 0.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a number is finite in float32."""
+    return abs(value) <= float(np.finfo(np.float32).max)
+
+
+class Bound(NamedTuple):
+    """A condition on a number."""
+
+    holds: Callable[[float, float], bool]  # of a value and the limit
+    limit: float
+    text: str  # the condition in words
+
+    def __call__(self, value: float) -> bool:
+        if isinstance(value, float):
+            value = np.float32(value)
+        return bool(self.holds(value, self.limit))
+
+
+def at_least(limit: float) -> Bound:
+    return Bound(operator.ge, limit, f"{limit} or more")
+
+
+def above(limit: float) -> Bound:
+    return Bound(operator.gt, limit, f"above {limit}")
+
+
+def at_most(limit: float) -> Bound:
+    return Bound(operator.le, limit, f"at most {limit}")
+
+
+def below(limit: float) -> Bound:
+    return Bound(operator.lt, limit, f"below {limit}")
+
+
+Count = Annotated[int, at_least(1), below(2**31)]
+CountOrZero = Annotated[int, at_least(0), below(2**31)]
+Positive = Annotated[float, above(0)]
+NonNegative = Annotated[float, at_least(0)]
+Fraction = Annotated[float, at_least(0), at_most(1)]
+Rate = Annotated[float, at_least(0), below(1)]  # such as dropout, or decay of moments
