@@ -3,6 +3,7 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from diffeq_former.config import OptimizerConfig
@@ -83,11 +84,12 @@ def make_schedule(c: OptimizerConfig, num_steps: int) -> optax.Schedule:
     """
     warmup = round(c.warmup_fraction * num_steps)
     rest = max(num_steps - warmup, 1)
-    decay = _decay(c, rest, min(round(c.decay_fraction * num_steps), rest))
-    if warmup == 0:
-        return decay
-    rise = optax.linear_schedule(0.0, c.learning_rate, warmup)
-    return optax.join_schedules([rise, decay], [warmup])
+    schedule = _decay(c, rest, min(round(c.decay_fraction * num_steps), rest))
+    if warmup:
+        rise = optax.linear_schedule(0.0, c.learning_rate, warmup)
+        schedule = optax.join_schedules([rise, schedule], [warmup])
+    # Some schedules of optax return Python numbers.
+    return lambda count: jnp.asarray(schedule(count), jnp.float32)
 
 
 def _decay(c: OptimizerConfig, steps: int, decay: int) -> optax.Schedule:

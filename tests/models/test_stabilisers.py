@@ -18,7 +18,7 @@ POST, NONE, HALF = Stabilisers(norm="post"), Stabilisers(norm="none"), Stabilise
         ),
         (
             {"stabilisers": Stabilisers(1.5)},
-            "config.model.stabilisers.residual: expected in [0, 1], got 1.5",
+            "config.model.stabilisers.residual: expected at most 1, got 1.5",
         ),
         (
             {"stabilisers": HALF, "solver": "strang"},

@@ -10,6 +10,7 @@ from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingC
 from diffeq_former.distributed.mesh import shard_batch
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.grid import MOVES
+from diffeq_former.training.optimizer import make_schedule
 from diffeq_former.training.parts import partition
 from diffeq_former.training.state import TrainState, make_update
 from diffeq_former.training.step import make_train_step, make_train_steps, sample_depth
@@ -69,6 +70,40 @@ def test_a_batch_is_learned(train_step, batch):
     assert losses[0] == pytest.approx(np.log(TINY.vocab_size), rel=0.02)
     assert losses[-1] < 0.6 * losses[0]  # with dropout
     assert int(state.step) == CONFIG.training.num_steps
+
+
+EDGES = {
+    "constant_at_once": {"schedule": "constant", "warmup_fraction": 0.0},
+    "constant_late": {"schedule": "constant", "warmup_fraction": 1.0},
+    "wsd_without_decay": {"schedule": "wsd", "decay_fraction": 0.0},
+    "wsd_of_decay": {"schedule": "wsd", "warmup_fraction": 0.0, "decay_fraction": 1.0},
+    "linear_in_a_step": {"schedule": "linear", "final_fraction": 0.0},
+    "cosine_in_a_step": {"schedule": "cosine", "final_fraction": 1.0},
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_of_the_schedules(batch, edge):
+    """They train, and report the rate at which they do."""
+    num_steps = 1 if edge.endswith("in_a_step") else 3
+    config = dataclasses.replace(
+        CONFIG,
+        optimizer=OptimizerConfig(learning_rate=1e-2, **EDGES[edge]),
+        training=dataclasses.replace(
+            CONFIG.training, num_steps=num_steps, per_device_batch_size=0
+        ),
+    )
+    step, state = make_train_step(config, mesh_of()), new_state(config=config)
+    rates = []
+    for _ in range(num_steps):
+        before = copy(state.params)
+        state, metrics = step(state, batch)
+        rates.append(float(metrics["learning_rate"]))
+        assert same_bits(before, copy(state.params)) == (rates[-1] == 0)
+    schedule = make_schedule(config.optimizer, num_steps)
+    assert rates == [float(schedule(k)) for k in range(num_steps)]
+    assert all(0 <= rate <= 1e-2 for rate in rates) and max(rates) > 0
+    assert int(state.skipped_steps) == 0
 
 
 def test_same_state_and_batch_give_the_same_bits(train_step, batch):
