@@ -23,7 +23,7 @@ FILES = {
 }
 # From the bottom up: a part imports only what stands above it in this list.
 LAYERS = (
-    *("errors", "process_exit", "compilation_cache", "atomic_io"),
+    *("errors", "process_exit", "compilation_cache", "atomic_io", "json_output"),
     "ode",
     "config",
     "models",

@@ -129,7 +129,7 @@ def test_signal_to_the_process_group(config, folder, name):
     assert_stopped(result, workdir, name)
 
 
-def test_stopped_while_evaluating_then_done_then_nothing_left(
+def test_stopped_while_evaluating_then_done_then_only_reported(
     config, folder, monkeypatch
 ):
     workdir, command = folder / "evaluating", Command(folder, config)
@@ -150,11 +150,13 @@ def test_stopped_while_evaluating_then_done_then_nothing_left(
     assert f"{workdir}: from step 0 to {NUM_STEPS}; " in result.stderr
     assert saved_steps(workdir) == [config.training.eval_every]
     assert "validation/loss" not in (workdir / "metrics.jsonl").read_text()
-    assert_done(command.run(workdir), workdir, config.training.eval_every)
+    done = command.run(workdir)
+    assert_done(done, workdir, config.training.eval_every)
     text = (workdir / "metrics.jsonl").read_text()
     assert text.count("validation/loss") == NUM_STEPS // config.training.eval_every
     again = command.run(workdir)
-    assert (again.returncode, again.stdout) == (0, "")
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+    assert (workdir / "metrics.jsonl").read_text() == text
 
 
 # Reports when an evaluation starts, and never looks at a signal in it.

@@ -21,7 +21,6 @@ everything else runs on one device. Requires matplotlib: pip install -e '.[plot]
 """
 
 import inspect
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from diffeq_former.analysis.results import bind
 from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers.study import stabilisers
+from diffeq_former.json_output import print_line
 
 # Kinds that train their own runs: functions (output, *, options) -> rows.
 STUDIES: dict[str, Callable[..., list[dict]]] = {"stabilisers": stabilisers}
@@ -97,7 +97,7 @@ def main(kind: str) -> None:
 
 def _print(kind: str, rows: list[dict]) -> None:
     for line in rows:
-        print(json.dumps({"kind": kind, **line}), flush=True)
+        print_line({"kind": kind, **line})
 
 
 def _options(kind: str) -> dict:

@@ -40,6 +40,7 @@ from ml_collections import config_flags
 
 from diffeq_former import cli, process_exit
 from diffeq_former.errors import UserError
+from diffeq_former.json_output import print_line
 
 config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 flags.DEFINE_multi_string(
@@ -90,7 +91,7 @@ def of_config(
     configs = variants(config, variant)
     reference, worse = _read_recorded(recorded, mode, configs), False
     for line in benchmark(configs, rounds, steps):
-        print(json.dumps({"mode": mode, **_where(), **line}), flush=True)
+        print_line({"mode": mode, **_where(), **line})
         if line["variant"] in reference:
             worse |= _is_worse(line, reference[line["variant"]])
     return process_exit.FAILED if worse else process_exit.OK
@@ -111,7 +112,7 @@ def torch(
 
     labels = {"mode": "train", "device": device_kind(), "num_devices": 1}
     for line in benchmark(resolved, sizes, rounds, steps, compile):
-        print(json.dumps(labels | line), flush=True)
+        print_line(labels | line)
 
 
 def speculation(
@@ -143,7 +144,7 @@ def speculation(
     for line in benchmark(
         model, run.params, run.mesh, tokenizer, prompt, drafts, rounds, **options
     ):
-        print(json.dumps(line), flush=True)
+        print_line(line)
 
 
 def _read_recorded(path: str | None, mode: str, configs: dict) -> dict[str, float]:

@@ -22,7 +22,6 @@ arguments or the step. The mesh is that of the run; if it does not fit the devic
 choose another one as in training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags
+from diffeq_former.json_output import print_line
 
 flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 flags.DEFINE_string("output", None, "A new folder.", required=True)
@@ -78,7 +78,7 @@ def _config_and_mesh(workdir: str):
 
 
 def _report(**values: object) -> None:
-    print(json.dumps(values))
+    print_line(values)
 
 
 MODES = {f.__name__: f for f in (discretise, merge_lora, export_adapter)}

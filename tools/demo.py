@@ -101,13 +101,13 @@ def _run(*arguments: str, **options: object) -> str:
 def _summary(dataset: Path, workdir: Path, evaluation: dict, sample: str) -> str:
     from diffeq_former.data import unigram
     from diffeq_former.data.dataset import load
+    from diffeq_former.training import metrics_file
 
     bits, unigram_bits = (
         evaluation["bits_per_byte"],
         unigram.bits_per_byte(load(dataset)),
     )
-    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    rates = [json.loads(line).get("tokens_per_second") for line in lines]
+    rates = [line.get("tokens_per_second") for line in metrics_file.read(workdir)]
     rate = statistics.median(filter(None, rates))
     return f"""
 Validation perplexity  {evaluation["perplexity"]:.1f} per token

@@ -12,13 +12,13 @@ training: --config.mesh.data=1 --config.mesh.fsdp=-1. With several processes, st
 in training, only the first one prints.
 """
 
-import json
 from pathlib import Path
 
 from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags, process_flags
+from diffeq_former.json_output import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string(
@@ -62,7 +62,7 @@ def main() -> None:
         flops = forward_flops_per_token(model, dataset.seq_len)
         line = {"split": SPLIT, "step": run.step, "num_steps": steps, **metrics}
         if is_primary():
-            print(json.dumps(line | {"flops_per_token": flops}), flush=True)
+            print_line(line | {"flops_per_token": flops})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ The mesh is that of the run; if it does not fit the devices, choose another one 
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags
+from diffeq_former.json_output import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
@@ -62,7 +62,7 @@ def main() -> None:
         "dtype": _DTYPE.value,
         "difference": exported.difference,
     }
-    print(json.dumps(report))
+    print_line(report)
 
 
 if __name__ == "__main__":

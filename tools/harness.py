@@ -18,7 +18,6 @@ if it does not fit the devices, choose another one as in training: --config.mesh
 one prints.
 """
 
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -28,6 +27,7 @@ from absl import flags
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags, process_flags
 from diffeq_former.errors import UserError
+from diffeq_former.json_output import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _TASKS = flags.DEFINE_list("tasks", None, "Names of tasks.", required=True)
@@ -98,7 +98,7 @@ def _evaluate(numbers: list[int | None]) -> None:
             ):
                 line = {"num_steps": model.num_layers, **metrics}
                 if is_primary():
-                    print(json.dumps(line), flush=True)
+                    print_line(line)
 
 
 def _harness():

@@ -17,7 +17,6 @@ The mesh of the new run is chosen as in training: --config.mesh.data=1
 --config.mesh.fsdp=-1.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags
+from diffeq_former.json_output import print_line
 
 _MODEL = flags.DEFINE_string("model", None, "The Hugging Face folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
@@ -63,7 +63,7 @@ def main() -> None:
         report |= {"time_embed_dim": E, "error": max(errors.values())}
         if E < L:
             _warn(f"{output}: {L} layers fitted with time_embed_dim={E}", errors)
-    print(json.dumps(report))
+    print_line(report)
 
 
 def _warn(what: str, errors: dict[str, float]) -> None:

@@ -9,7 +9,6 @@ micro-batches. --compile also compiles the step for that many virtual CPU device
 of the planned devices is needed.
 """
 
-import json
 import sys
 
 from absl import flags
@@ -17,6 +16,7 @@ from ml_collections import config_flags
 
 from diffeq_former import cli
 from diffeq_former.errors import UserError
+from diffeq_former.json_output import print_line
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 _NUM_DEVICES = flags.DEFINE_integer(
@@ -99,7 +99,7 @@ def _print(plan, extra: dict) -> None:
         file=sys.stderr,
     )
     line = {"device": name, "num_devices": num_devices, **plan.as_dict(), **extra}
-    print(json.dumps(line), flush=True)
+    print_line(line)
 
 
 if __name__ == "__main__":

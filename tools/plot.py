@@ -37,6 +37,7 @@ from diffeq_former import cli
 from diffeq_former.analysis import plotting
 from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
+from diffeq_former.json_output import print_line
 
 flags.DEFINE_string("output", None, "A new .png file.", required=True)
 flags.DEFINE_multi_string(
@@ -74,15 +75,15 @@ def losses(output: str, workdir: list[str]) -> None:
 
 
 def _losses_of(workdir: Path) -> dict:
-    path = workdir / "metrics.jsonl"
-    if not path.is_file():
-        raise UserError(
-            f"{path} is missing: is --workdir={workdir} the folder of a run?"
-        )
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    from diffeq_former.training import metrics_file
+
+    lines = metrics_file.read(workdir)
     evaluated = [line for line in lines if "validation/loss" in line]
     if not evaluated:
-        raise UserError(f"{path} has no evaluation yet: let the run reach its first")
+        raise UserError(
+            f"--workdir={workdir}: there is no evaluation yet; let the run reach its"
+            " first"
+        )
     speeds = [x["tokens_per_second"] for x in lines if "tokens_per_second" in x]
     values = [line["validation/loss"] for line in evaluated]
     return {
@@ -186,7 +187,7 @@ def _tokens(run, data: str | None, num_sequences: int):
 
 def _print(lines) -> None:
     for line in lines:
-        print(json.dumps(line), flush=True)
+        print_line(line)
 
 
 MODES = {mode.__name__: mode for mode in (losses, depth, convergence)}

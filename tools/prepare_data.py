@@ -17,11 +17,10 @@ OpenWebText:
   --source=hf:Skylion007/openwebtext
 """
 
-import json
-
 from absl import flags
 
 from diffeq_former import cli
+from diffeq_former.json_output import print_line
 
 _SOURCE = flags.DEFINE_string(
     "source", None, "Source of the text, see above.", required=True
@@ -60,7 +59,7 @@ def main() -> None:
     )
     for name, split in dataset.splits.items():
         counts = {field: getattr(split, field) for field in _COUNTS}
-        print(json.dumps({"split": name, **counts}))
+        print_line({"split": name, **counts})
 
 
 _COUNTS = ("rows", "tokens", "text_bytes", "documents", "replaced")

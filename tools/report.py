@@ -12,7 +12,6 @@ The mesh is the run's own; if it does not suit the devices, set another as in tr
 pip install -e '.[plot]'.
 """
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +22,7 @@ from diffeq_former import cli
 from diffeq_former.analysis import pages, plotting
 from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
+from diffeq_former.json_output import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "A new .html file.", required=True)
@@ -56,14 +56,14 @@ def main() -> None:
     title = f"{run.name}, step {run.step}"
     with atomic_file(output) as partial:
         partial.write_text(pages.page(title, "\n".join(parts)), encoding="utf-8")
-    print(json.dumps({"output": str(output), "sections": list(sections)}))
+    print_line({"output": str(output), "sections": list(sections)})
 
 
 def _sections(run) -> dict:
     """Return functions by title that write plots into a folder and return HTML."""
     from diffeq_former.analysis import run_report, training_curves
 
-    metrics = training_curves.read(run.path / "metrics.jsonl")
+    metrics = training_curves.read(run.path)
     seq_len, config = run.config.model.max_len, run.config
     return {
         "Settings": lambda _: run_report.settings(config),

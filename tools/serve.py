@@ -14,7 +14,6 @@ The mesh is that of the run; if it does not fit the devices, choose another one 
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
-import json
 import socket
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags
+from diffeq_former.json_output import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen on.")
@@ -72,7 +72,7 @@ def main() -> None:
         listener.listen()
         host, port = listener.getsockname()[:2]
         ready = {"host": host, "port": port, "model": workdir.name}
-        print(json.dumps(ready), flush=True)
+        print_line(ready)
         server.run(sockets=[listener])
 
 

@@ -5,13 +5,13 @@ tools/train_tokenizer.py --source=stdlib --vocab_size=4096 --output=data/stdlib.
 For the sources, see tools/prepare_data.py.
 """
 
-import json
 from pathlib import Path
 
 from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.errors import UserError
+from diffeq_former.json_output import print_line
 
 _SOURCE = flags.DEFINE_string("source", None, "Source of the text.", required=True)
 _VOCAB_SIZE = flags.DEFINE_integer(
@@ -33,14 +33,12 @@ def main() -> None:
     with atomic_file(output) as partial:
         partial.write_bytes(model)
     tokenizer = tokenizers.load(f"sentencepiece:{output}")
-    print(
-        json.dumps(
-            {
-                "output": str(output),
-                "vocab_size": tokenizer.vocab_size,
-                "fingerprint": tokenizer.fingerprint,
-            }
-        )
+    print_line(
+        {
+            "output": str(output),
+            "vocab_size": tokenizer.vocab_size,
+            "fingerprint": tokenizer.fingerprint,
+        }
     )
 
 

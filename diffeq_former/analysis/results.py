@@ -1,32 +1,16 @@
 """The output of an analysis: JSON files, and a page with all plots."""
 
-import json
-import math
 from pathlib import Path
 
-import numpy as np
-
 from diffeq_former.analysis import pages
+from diffeq_former.json_output import dumps
 
 PAGE = "index.html"
 
 
 def write_json(path: Path, values) -> None:
-    """Write values as JSON; see `plain` for arrays and non-finite numbers."""
-    path.write_text(json.dumps(plain(values), indent=1) + "\n", encoding="utf-8")
-
-
-def plain(values):
-    """Convert arrays to lists and non-finite floats to None, recursively."""
-    if isinstance(values, dict):
-        return {key: plain(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [plain(value) for value in values]
-    if hasattr(values, "tolist"):
-        return plain(np.asarray(values).tolist())
-    if isinstance(values, float) and not math.isfinite(values):
-        return None
-    return values
+    """Write values as JSON, see json_output.py."""
+    path.write_text(dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def bind(folder: Path, title: str, rows: list[dict]) -> None:

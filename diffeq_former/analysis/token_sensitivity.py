@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from diffeq_former.analysis import depth, lyapunov, token_heatmap
-from diffeq_former.analysis.results import plain, write_json
+from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import interval, rank_correlation
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
+from diffeq_former.json_output import plain
 
 
 @jax.jit

@@ -1,10 +1,9 @@
 """Plots of a run's training metrics."""
 
-import json
 from pathlib import Path
 
 from diffeq_former.analysis import plotting
-from diffeq_former.errors import UserError
+from diffeq_former.training import metrics_file
 
 # Title, unit and metrics of each panel.
 PANELS = (
@@ -17,22 +16,18 @@ PANELS = (
 Metrics = dict[str, list[tuple[int, float]]]
 
 
-def read(path: Path) -> Metrics:
+def read(workdir: Path) -> Metrics:
     """Read the (step, value) pairs of each metric; values that are null are skipped.
 
     Raises:
-      UserError: If the file is missing or does not contain metrics.
+      UserError: If the run's metrics are missing or damaged.
     """
     metrics: Metrics = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        for values in map(json.loads, lines):
-            step = values.pop("step")
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    metrics.setdefault(name, []).append((step, value))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read as a run's metrics: {error}") from error
+    for values in metrics_file.read(workdir):
+        step = values.pop("step")
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                metrics.setdefault(name, []).append((step, value))
     return metrics
 
 

@@ -1,18 +1,20 @@
 """All settings with their defaults and ranges, as frozen dataclasses."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Literal
 
 from diffeq_former.config.ranges import (
+    AxisSize,
     Count,
     CountOrZero,
+    Factor,
     Fraction,
     NonNegative,
     Positive,
     Rate,
-    above,
-    at_least,
-    below,
+    Seconds,
+    Seed,
+    TokenId,
 )
 from diffeq_former.ode.solvers import is_splitting
 
@@ -80,8 +82,7 @@ class ModelConfig:
     rope_base: Positive = 10000.0  # llama: the lowest frequency is about 1 / rope_base
     # llama: extension to longer sequences than in pretraining, see models/positions.py.
     rope_scaling: Literal["none", "linear", "llama3"] = "none"
-    # Factor by which frequencies are reduced.
-    rope_factor: Annotated[float, at_least(1)] = 1.0
+    rope_factor: Factor = 1.0  # factor by which frequencies are reduced
     rope_original_len: Count = 8192  # llama3: max_len in pretraining
     rope_low_turns: NonNegative = 1.0  # llama3: fewer turns over that length: reduced
     rope_high_turns: NonNegative = 4.0  # llama3: more turns over that length: unchanged
@@ -96,8 +97,7 @@ class ModelConfig:
     # full: no values within a step; dots: outputs of linear maps; save_*: named values.
     remat: RematPolicy = "none"
     document_masking: bool = False  # mask attention across end-of-text tokens
-    # Id of the end-of-text token; set from the dataset.
-    end_of_text: Annotated[int, at_least(-1), below(2**31)] = -1
+    end_of_text: TokenId = -1  # id of the end-of-text token; set from the dataset
     # LoRA adapters on linear maps of a layer_table, see models/lora.py.
     lora_rank: CountOrZero = 0  # 0: no adapters
     lora_alpha: Positive = 16.0  # adapter outputs are scaled by alpha / rank
@@ -154,8 +154,7 @@ class DataConfig:
     """The dataset and how it is read."""
 
     path: str = ""  # dataset folder, written by tools/prepare_data.py
-    # Seconds to wait for a batch before the run fails.
-    timeout: Annotated[float, above(0), below(2**31)] = 600.0
+    timeout: Seconds = 600.0  # to wait for a batch before the run fails
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,9 +230,6 @@ class TrainingConfig:
     sample_prompt: str = "The"  # prompt of the generated samples
 
 
-AxisSize = Annotated[int, at_least(-1), below(2**31)]
-
-
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Number of devices along each mesh axis; one may be -1: all remaining devices."""
@@ -269,8 +265,7 @@ class FinetuneConfig:
 class Config:
     """The complete configuration of a run."""
 
-    # Of the parameters, the order of the data and dropout.
-    seed: Annotated[int, at_least(0), below(2**32)] = 0
+    seed: Seed = 0  # of the parameters, the order of the data and dropout
     # Steps between analyses of weights and states while training, see docs/analysis.md;
     # 0: none. At 5 or more they take less than 1 % of the time.
     analysis_every: CountOrZero = 0

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from diffeq_former.errors import UserError
+from diffeq_former.training import metrics_file
 
 
 def config_arguments(argv: list[str]) -> list[str]:
@@ -36,8 +37,7 @@ def train(workdir: Path, *config: str) -> int:
 
 def records(workdir: Path, name: str) -> dict[int, float]:
     """Return the values of a metric by step; for repeated steps the last value."""
-    text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
-    lines = map(json.loads, text.splitlines())
+    lines = metrics_file.read(workdir)
     return {line["step"]: line[name] for line in lines if name in line}
 
 

@@ -1,4 +1,4 @@
-"""Detection of divergence: several bad steps in a row.
+"""Detection of divergence: several bad steps in a row, or a last state of no use.
 
 A step is bad if its loss or a gradient is not finite, or if its loss is a spike: above
 `config.training.spike_factor` times the running mean of the loss. The running mean
@@ -17,11 +17,16 @@ _EMA_WEIGHT = 0.01  # of the newest loss
 
 
 class Diverged(Exception):
-    """Raised after too many bad steps in a row, starting at `first_step`."""
+    """Raised when training has diverged.
 
-    def __init__(self, step: int, bad_steps: int, why: str):
-        super().__init__(f"{why} in {bad_steps} steps in a row, up to step {step}")
-        self.step, self.first_step = step, step - bad_steps + 1
+    Args:
+      why: What was found.
+      first_step: The first bad step; the state before it may be the cause.
+    """
+
+    def __init__(self, why: str, first_step: int):
+        super().__init__(why)
+        self.first_step = first_step
 
 
 def is_spike(c: TrainingConfig, loss: jax.Array, loss_ema: jax.Array) -> jax.Array:
@@ -51,4 +56,33 @@ def check(c: TrainingConfig, step: int, metrics: dict[str, jax.Array]) -> int:
         why = f"the loss was above {c.spike_factor:g} times its running mean {mean}"
     else:
         why = "the loss or a gradient was not finite"
-    raise Diverged(step, bad_steps, why)
+    raise Diverged(
+        f"{why} in {bad_steps} steps in a row, up to step {step}", step - bad_steps + 1
+    )
+
+
+def check_last(step: int, state, bad_steps: int, loss: float | None) -> None:
+    """Check the last state of a run.
+
+    Args:
+      step: The last step.
+      state: The parameters and moments after it.
+      bad_steps: The number of bad steps in a row up to it.
+      loss: The validation loss after it, if it was evaluated.
+
+    Raises:
+      Diverged: If a parameter, a moment or the loss is not finite.
+    """
+    if loss is not None and not np.isfinite(loss):
+        why = f"the validation loss after step {step} is not finite"
+    elif not _all_finite(state):
+        why = f"a parameter or a moment after step {step} is not finite"
+    else:
+        return
+    raise Diverged(why, step - bad_steps + 1)
+
+
+@jax.jit
+def _all_finite(tree) -> jax.Array:
+    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()

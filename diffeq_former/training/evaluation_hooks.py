@@ -4,14 +4,16 @@ A hook that is due runs between two training steps.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from diffeq_former.config import Config, TrainingConfig
-from diffeq_former.training import run_directory
+from diffeq_former.json_output import print_line
+from diffeq_former.training import metrics_file, run_directory
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.writers import MetricsWriter
+
+VALIDATION = "validation"  # the split, and the prefix of its metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,6 @@ class HookRunner:
         self._analysis_every = config.analysis_every
         self._writer, self._progress = writer, progress
         self._should_stop, self._primary = should_stop, primary
-        self._last_metrics = None
 
     def __call__(self, step: int, params: dict) -> tuple[bool, float | None]:
         """Run the hooks that are due at this step.
@@ -78,15 +79,20 @@ class HookRunner:
             self._write("analysis", step, self._hooks.analyse(params))
         if metrics is None:
             return True, None
-        self._write("validation", step, metrics)
+        self._write(VALIDATION, step, metrics)
         self._progress.say(f"step {step}: validation loss {metrics['loss']:.4f}")
-        self._last_metrics = {"split": "validation", "step": step, **metrics}
         return True, metrics["loss"]
 
     def print_last(self) -> None:
-        """Print the metrics of the last evaluation, if there was one, to stdout."""
-        if self._last_metrics and self._primary:
-            print(json.dumps(self._last_metrics), flush=True)
+        """Print the metrics of the run's last evaluation to stdout."""
+        if not self._primary:
+            return
+        for record in reversed(metrics_file.read(self._workdir)):
+            if f"{VALIDATION}/loss" in record:
+                line = {"split": VALIDATION, "step": record.pop("step")}
+                prefix = f"{VALIDATION}/"
+                print_line(line | {k.removeprefix(prefix): record[k] for k in record})
+                return
 
     def _write(self, prefix: str, step: int, metrics: dict[str, float]) -> None:
         if metrics:

@@ -247,8 +247,15 @@ class _Loop:
                 self._save(loss)
 
     def _run_hooks(self) -> float | None:
-        """Return the validation loss if an evaluation was due and was not stopped."""
+        """Return the validation loss if an evaluation was due and was not stopped.
+
+        Raises:
+          Diverged: If this is the last step, and the state or the loss is not finite.
+        """
         self._evaluated, loss = self._hooks(self._step, self._state.params)
+        if self._step == self._c.num_steps:
+            state = (self._state.params, self._state.opt_state)
+            divergence.check_last(self._step, state, self._bad_steps, loss)
         return loss
 
     def _save(self, validation_loss: float | None = None) -> None:

@@ -1,8 +1,7 @@
 """Writers of a run's metrics and texts: metrics.jsonl and TensorBoard events."""
 
-import json
-import math
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,9 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
-from diffeq_former.atomic_io import atomic_file
 from diffeq_former.config.dataclass_config import flatten
+from diffeq_former.json_output import dumps
+from diffeq_former.training import metrics_file
 
 ROLLBACKS = "rollbacks"
 
@@ -32,10 +32,8 @@ class MetricsWriter:
     def __init__(
         self, workdir: Path, step: int = 0, rollbacks: int = 0, to_disk: bool = True
     ):
-        path = Path(workdir) / "metrics.jsonl" if to_disk else Path(os.devnull)
-        if to_disk:
-            _drop_later_lines(path, step, rollbacks)
-        self._path, self._lines = path, path.open("a")
+        self._workdir, self._to_disk = Path(workdir), to_disk
+        self._open(step, rollbacks)
         self._events = SummaryWriter(
             str(workdir), purge_step=step + 1, write_to_disk=to_disk
         )
@@ -43,11 +41,9 @@ class MetricsWriter:
     def roll_back(self, step: int, rollbacks: int, why: str) -> None:
         """Drop the records of later steps, and record the rollback and its reason."""
         self._lines.close()
-        if self._path.is_file():
-            _drop_later_lines(self._path, step, rollbacks)
-        self._lines = self._path.open("a")
+        self._open(step, rollbacks)
         record = {"step": step, ROLLBACKS: rollbacks, "why": why}
-        self._lines.write(json.dumps(record) + "\n")
+        self._lines.write(dumps(record) + "\n")
         self._lines.flush()
         restart = SessionLog(status=SessionLog.START)
         event = Event(step=step + 1, session_log=restart)
@@ -55,10 +51,26 @@ class MetricsWriter:
         self._events.add_scalar(ROLLBACKS, rollbacks, step)
         self.text(step, "rollback", why)
 
+    def _open(self, step: int, rollbacks: int) -> None:
+        """Open metrics.jsonl for appending, without later records."""
+        path = Path(os.devnull)
+        if self._to_disk:
+            path = self._workdir / metrics_file.NAME
+            num_damaged = metrics_file.retain(
+                self._workdir, lambda record: _is_retained(record, step, rollbacks)
+            )
+            if num_damaged:
+                print(
+                    f"{path}: damaged lines, moved to {metrics_file.DAMAGED}:"
+                    f" {num_damaged}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        self._lines = path.open("a", encoding="utf-8")
+
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write a line of metrics.jsonl (null: not finite) and an event per value."""
-        finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
-        self._lines.write(json.dumps({"step": step} | finite, allow_nan=False) + "\n")
+        self._lines.write(dumps({"step": step} | values) + "\n")
         self._lines.flush()
         for name, value in values.items():
             self._events.add_scalar(name, np.float32(value), step)
@@ -90,24 +102,7 @@ class MetricsWriter:
         self._events.close()
 
 
-def _drop_later_lines(path: Path, step: int, rollbacks: int) -> None:
-    """Drop later records and incomplete lines from metrics.jsonl.
-
-    Args:
-      path: The file, which need not exist.
-      step: The last step whose metrics are retained.
-      rollbacks: The number of rollbacks whose records are retained.
-    """
-    if not path.exists():
-        return
-
-    def is_retained(record: dict) -> bool:
-        if ROLLBACKS in record:
-            return record[ROLLBACKS] <= rollbacks
-        return record["step"] <= step
-
-    lines = path.read_text().splitlines(keepends=True)
-    retained = [x for x in lines if x.endswith("\n") and is_retained(json.loads(x))]
-    if retained != lines:
-        with atomic_file(path) as partial:
-            partial.write_text("".join(retained))
+def _is_retained(record: dict, step: int, rollbacks: int) -> bool:
+    if ROLLBACKS in record:
+        return record[ROLLBACKS] <= rollbacks
+    return record["step"] <= step

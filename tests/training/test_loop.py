@@ -108,6 +108,24 @@ def test_done_is_done(config, dataset, uninterrupted):
     assert lines(uninterrupted) == before
 
 
+def test_a_last_state_that_is_not_finite(config, dataset, hooks, tmp_path):
+    """The first update leads to it; too few bad steps follow to count as divergence."""
+    config = changed(config, num_steps=3, checkpoint_every=1, eval_every=100)
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=1e30)
+    config = dataclasses.replace(config, optimizer=optimizer)
+    workdir = tmp_path / "run"
+    with pytest.raises(UserError) as error:
+        train(config, workdir, dataset, hooks, StopRequest())
+    [saved] = checkpoint.saved_steps(workdir / "checkpoints")
+    assert saved < 3
+    assert str(error.value) == (
+        "the validation loss after step 3 is not finite: the last good checkpoint is"
+        f" that of step {saved}; lower config.optimizer.learning_rate (1e+30) in"
+        " another --workdir, or with --allow_config_change"
+    )
+    assert lines(workdir)[-1]["validation/loss"] is None
+
+
 @pytest.fixture(scope="module")
 def four_steps(config, dataset, hooks, tmp_path_factory):
     """The folder of a run that was stopped, which no test may change."""
