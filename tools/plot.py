@@ -78,7 +78,7 @@ def _losses_of(workdir: Path) -> dict:
     from diffeq_former.training import metrics_file
 
     lines = metrics_file.read(workdir)
-    evaluated = [line for line in lines if "validation/loss" in line]
+    evaluated = [x for x in lines if x.get("validation/loss") is not None]
     if not evaluated:
         raise UserError(
             f"--workdir={workdir}: there is no evaluation yet; let the run reach its"

@@ -38,7 +38,10 @@ def test_writes_the_picture_and_its_numbers(runs, tmp_path):
 
 @pytest.mark.parametrize(
     "content, message",
-    [(None, "metrics.jsonl is missing"), ('{"step": 1}\n', "has no evaluation yet")],
+    [
+        (None, "metrics.jsonl: No such file"),
+        ('{"step": 1}\n', "there is no evaluation yet"),
+    ],
 )
 def test_a_folder_without_curves_is_refused(runs, tmp_path, content, message):
     empty = tmp_path / "empty"
