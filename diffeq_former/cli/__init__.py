@@ -3,13 +3,13 @@
 Running out of device memory counts as invalid input: the same command would fail again.
 """
 
-import difflib
+import contextlib
 import inspect
 import io
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from absl import app, flags
@@ -126,18 +126,14 @@ def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
 def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> list[str]:
     if argv[1:] and not argv[1].startswith("-"):  # check before its flags are parsed
         _check_choice(argv[1:], choices, elsewhere)
+    path = _config_path(argv)
     try:
-        rest = flags.FLAGS(argv)
+        with _config_file_errors(path):
+            rest = flags.FLAGS(argv)
         if flags.FLAGS["verbosity"].using_default_value:
             flags.FLAGS.verbosity = -1  # warnings; absl.app would show more
-        if "config" in flags.FLAGS and flags.FLAGS.config is not None:
-            _ = flags.FLAGS.config.to_dict  # raises if the file could not be read
     except (flags.Error, UserError) as error:
         sys.exit(_refuse(error))
-    except OSError as error:
-        sys.exit(_refuse("--config: " + str(error).splitlines()[-1]))
-    except (AttributeError, KeyError) as error:
-        sys.exit(_refuse(_unknown_key(error)))
     except SystemExit:  # --help was printed; absl would exit with 1
         sys.exit(OK)
     _check_choice(rest[1:], choices, elsewhere)
@@ -157,18 +153,28 @@ def _check_choice(arguments: list[str], choices: Sequence[str], elsewhere: str) 
         sys.exit(_refuse(f"expected one of {known}; {got}{elsewhere}"))
 
 
-def _unknown_key(error: Exception) -> str:
-    """Return the message for a key that ConfigDict refused; re-raise other errors."""
-    from diffeq_former.config import Config
-    from diffeq_former.config.dataclass_config import keys
+@contextlib.contextmanager
+def _config_file_errors(path: str | None) -> Iterator[None]:
+    """Translate errors in the file of --config into UserError, if there is one."""
+    if path is None:
+        yield
+        return
+    from diffeq_former.cli import config_file
 
-    if "ml_collections" not in traceback.extract_tb(error.__traceback__)[-1].filename:
-        raise error
-    text = str(error)
-    key = (re.search(r'Key "(\w+)"', text) or re.search(r"(\w+)\W*(\n|$)", text))[1]
-    known = {name.rpartition(".")[2]: name for name in keys(Config())}
-    near = known[difflib.get_close_matches(key, known, n=1, cutoff=0)[0]]
-    return f"config: no such key {key!r}; the nearest is config.{near}"
+    with config_file.translated_errors(path):
+        yield
+        config_file.check(path, flags.FLAGS.config)
+
+
+def _config_path(argv: list[str]) -> str | None:
+    """Return the file of the last --config, without its argument (path.py:argument)."""
+    paths = [
+        argv[i + 1] if match[1] is None else match[1]
+        for i, argument in enumerate(argv)
+        if (match := re.fullmatch(r"--?config(?:=(.*))?", argument, re.DOTALL))
+        and (match[1] is not None or i + 1 < len(argv))
+    ]
+    return paths[-1].partition(":")[0] if paths else None
 
 
 def _refuse(error: Exception | str) -> int:
