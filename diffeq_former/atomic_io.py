@@ -1,6 +1,7 @@
 """Atomic output: files and directories appear only when they are complete."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,29 @@ from diffeq_former.errors import UserError, is_disk_full
 def aside(path: Path) -> Path:
     """Return the temporary path at which `path` is written."""
     return path.absolute().with_name(f".{path.name}.partial")
+
+
+def check_new(output: Path, suffix: str = "") -> None:
+    """Check that an output can be written, before it is computed; create its folder.
+
+    Args:
+      output: The file or folder to write.
+      suffix: The suffix of the name, such as `.png`; "": any.
+
+    Raises:
+      UserError: If it exists, its folder cannot be created, or its suffix is another.
+    """
+    if suffix and output.suffix != suffix:
+        raise UserError(f"output {output}: expected a name that ends with {suffix}")
+    if os.path.lexists(output):
+        raise UserError(f"output {output} exists: remove it or name another")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(aside(output)):
+            aside(output).touch()
+            aside(output).unlink()
+    except OSError as error:
+        raise UserError(f"output {output}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -29,12 +53,11 @@ def atomic_directory(output: Path) -> Iterator[Path]:
     Raises:
       UserError: If `output` exists, or the disk is full.
     """
-    if output.exists():
-        raise UserError(f"output {output} exists: remove it or name another directory")
+    check_new(output)
     partial = aside(output)
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
+        partial.mkdir()
         yield partial
         partial.rename(output)
     except (OSError, RuntimeError) as error:

@@ -21,7 +21,6 @@ from absl import flags
 from diffeq_former import cli
 from diffeq_former.analysis import pages, plotting
 from diffeq_former.cli import mesh_flags
-from diffeq_former.errors import UserError
 from diffeq_former.json_output import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
@@ -37,13 +36,10 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.atomic_io import atomic_file
+    from diffeq_former.atomic_io import atomic_file, check_new
 
     output = Path(_OUTPUT.value)
-    if output.suffix != ".html" or output.exists():
-        raise UserError(
-            f"--output={output}: name an .html file that does not exist yet"
-        )
+    check_new(output, ".html")
     plotting.require_matplotlib()
     compilation_cache.enable()
     run = mesh_flags.load_run(_WORKDIR.value)

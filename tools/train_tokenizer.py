@@ -10,7 +10,6 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.errors import UserError
 from diffeq_former.json_output import print_line
 
 _SOURCE = flags.DEFINE_string("source", None, "Source of the text.", required=True)
@@ -21,15 +20,13 @@ _OUTPUT = flags.DEFINE_string("output", None, "A new model file.", required=True
 
 
 def main() -> None:
-    from diffeq_former.atomic_io import atomic_file
+    from diffeq_former.atomic_io import atomic_file, check_new
     from diffeq_former.data import sentencepiece_training, sources, tokenizers
 
     output = Path(_OUTPUT.value)
-    if output.exists():
-        raise UserError(f"--output={output} exists: remove it or name another file")
+    check_new(output)
     documents = sources.documents(_SOURCE.value)
     model = sentencepiece_training.train(documents, _VOCAB_SIZE.value)
-    output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(output) as partial:
         partial.write_bytes(model)
     tokenizer = tokenizers.load(f"sentencepiece:{output}")

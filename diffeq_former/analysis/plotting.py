@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffeq_former.atomic_io import atomic_file
+from diffeq_former.atomic_io import atomic_file, check_new
 from diffeq_former.errors import UserError
 
 # Line styles that are distinct in greyscale.
@@ -23,8 +23,7 @@ def new_plot(output: str) -> Path:
       UserError: If it does not end in .png or exists, or if matplotlib is missing.
     """
     path = Path(output)
-    if path.suffix != ".png" or path.exists():
-        raise UserError(f"--output={path}: name a .png file that does not exist yet")
+    check_new(path, ".png")
     require_matplotlib()
     return path
 

@@ -106,7 +106,8 @@ def whole_numbers(
 
 def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
     try:
-        return main(*arguments) or OK
+        with _path_errors():
+            return main(*arguments) or OK
     except UserError as error:
         if process_name() or isinstance(error, DiskFullError):
             exit_now(WRONG_INPUT, _line(error))
@@ -121,6 +122,23 @@ def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
             f"{name} failed, and the other processes stop too; if a collective "
             "operation failed, another process died first"
         )
+
+
+@contextlib.contextmanager
+def _path_errors() -> Iterator[None]:
+    """Translate errors of the file system into UserError.
+
+    Their paths are those that the user gave, or lie in folders that the user gave.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        paths = [p for p in (error.filename, error.filename2) if p is not None]
+        raise UserError(f"{' -> '.join(map(str, paths))}: {error.strerror}") from error
+    except UnicodeEncodeError as error:  # such as a file name that is not UTF-8
+        raise UserError(f"{error.object!r} is not valid Unicode; rename it") from error
 
 
 def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> list[str]:

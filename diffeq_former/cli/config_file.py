@@ -3,10 +3,10 @@
 import contextlib
 import difflib
 import logging
+import os
 import re
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 import ml_collections
 from absl import flags
@@ -75,14 +75,14 @@ def _message(path: str, error: BaseException) -> str | None:
 
 def _place(path: str, error: BaseException | None) -> tuple[str, BaseException] | None:
     """Return the line of the file that raised the error, or its cause."""
-    file = Path(path).resolve()
+    file = os.path.realpath(path)
     while error is not None:
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)
-            if Path(frame.filename).resolve() == file
+            if os.path.realpath(frame.filename) == file
         ]
-        if isinstance(error, SyntaxError) and Path(error.filename or "") == file:
+        if isinstance(error, SyntaxError) and os.path.realpath(error.filename) == file:
             lines.append(error.lineno)
         if lines:
             return f"line {lines[-1]}", error

@@ -89,6 +89,7 @@ def check(
         with another config (unless that is allowed; `_MACHINE_SETTINGS` may always
         change), or if the dataset has too few sequences for a batch.
     """
+    checkpoint.check_path(workdir)
     check_enough(dataset, config.training.batch_size)
     if not (workdir / CONFIG).exists():
         return _check_empty(workdir)

@@ -78,7 +78,7 @@ def test_nothing_is_overwritten(refused, trained, tmp_path):
     line = refused(
         TOOL, "spectra", f"--workdir={trained.workdir}", f"--output={tmp_path}"
     )
-    assert "exists: remove it or name another directory" in line
+    assert "exists: remove it or name another" in line
 
 
 GRID = ("--residuals=1", "--steps=1", "--depths=2", "--num_seeds=1")

@@ -55,5 +55,5 @@ def test_a_file_without_figures_is_refused(figures, tmp_path, content):
 def test_nothing_is_overwritten(figures, tmp_path):
     (tmp_path / "depth.png").write_text("mine")
     result = draw(*figures, output=tmp_path / "depth.png")
-    assert result.returncode == 2 and "does not exist yet" in result.stderr
+    assert result.returncode == 2 and "exists: remove it" in result.stderr
     assert (tmp_path / "depth.png").read_text() == "mine"

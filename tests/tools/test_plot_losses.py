@@ -56,7 +56,7 @@ def test_a_folder_without_curves_is_refused(runs, tmp_path, content, message):
 def test_nothing_is_overwritten(runs, tmp_path):
     (tmp_path / "curves.png").write_text("mine")
     result = compare(*runs, output=tmp_path / "curves.png")
-    assert result.returncode == 2 and "does not exist yet" in result.stderr
+    assert result.returncode == 2 and "exists: remove it" in result.stderr
     assert (tmp_path / "curves.png").read_text() == "mine"
 
 

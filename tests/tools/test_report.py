@@ -61,7 +61,7 @@ def test_a_browser_shows_it_on_a_phone(report, trained, tmp_path):
     [
         (
             "--output=report.txt",
-            "--output=report.txt: name an .html file that does not",
+            "output report.txt: expected a name that ends with .html",
         ),
         ("--workdir=none", "none is not a run: it has no config.json"),
         ("--text=", "sentence 1 is empty"),

@@ -14,6 +14,10 @@ the metrics of any checkpoint are damaged, and such runs can be resumed here.
 """
 
 from diffeq_former.training.checkpoint.restoring import load_params, restore_latest
-from diffeq_former.training.checkpoint.saving import Checkpoints, saved_steps
+from diffeq_former.training.checkpoint.saving import (
+    Checkpoints,
+    check_path,
+    saved_steps,
+)
 
-__all__ = ["Checkpoints", "load_params", "restore_latest", "saved_steps"]
+__all__ = ["Checkpoints", "check_path", "load_params", "restore_latest", "saved_steps"]

@@ -13,6 +13,7 @@ from diffeq_former.training.checkpoint.integrity import Damaged, choose
 from diffeq_former.training.checkpoint.saving import (
     PARAMS,
     REST,
+    check_path,
     make_handler,
     saved_steps,
     validation_loss,
@@ -116,6 +117,7 @@ def _choose_params(directory: Path, step: int | None) -> tuple[int, list[Damaged
 
 def _restore(path: Path, expected: dict[str, dict]) -> dict[str, dict]:
     """Restore the items of a checkpoint after checking the shapes of their arrays."""
+    check_path(path)
     handler = make_handler()
     folders = {name: path.absolute() / name for name in expected}
     with _readable(path):

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import orbax.checkpoint as ocp
 from flax import serialization
 
 from diffeq_former.distributed.multihost import is_primary
+from diffeq_former.errors import UserError
 from diffeq_former.training.checkpoint import checksums
 from diffeq_former.training.state import TrainState
 
@@ -19,6 +21,25 @@ LOSS = "validation_loss"
 PARTIAL = ".partial"
 # A generous timeout: Orbax measures it with the wall clock, which may jump.
 SECONDS_TO_SAVE = 24 * 60 * 60
+
+# Orbax takes some characters of paths for patterns, and gs: for a bucket.
+_MISREAD = re.compile(r"[\[\]*?\\]|(?<![^/])gs:(?![^/])")
+
+
+def check_path(directory: Path) -> None:
+    """Check before anything is written that Orbax can use the path.
+
+    Raises:
+      UserError: If Orbax would misread it.
+      UnicodeEncodeError: If it is not valid Unicode.
+    """
+    path = str(directory.absolute())
+    path.encode()  # raises an error if it is not valid Unicode
+    if match := _MISREAD.search(path):
+        raise UserError(
+            f"{directory}: checkpoints cannot be stored in a folder with {match[0]!r}"
+            " in its path; use another name, on a local or mounted disk"
+        )
 
 
 class Checkpoints:
@@ -31,6 +52,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, keep_latest: int, keep_best: int):
+        check_path(directory)
         self._directory = directory.absolute()
         self._keep_latest, self._keep_best = keep_latest, keep_best
         handlers = {PARAMS: make_handler(), REST: make_handler()}
