@@ -43,7 +43,9 @@ TESTS = {
     "models/attention.py": (
         f"tests/models/test_attention.py tests/models/test_attention_kernels.py {MODEL}"
     ),
-    "models/attention_kernels.py": "tests/models/test_attention_kernels.py",
+    "models/attention_kernels.py": (
+        "tests/models/test_attention_kernels.py tests/models/test_attention.py"
+    ),
     "models/block.py": MODEL,
     "models/embedding.py": (f"tests/models/test_attention.py {MODEL} {AUTHORS} {STEP}"),
     "models/gpt.py": f"{START} {MODEL} {AUTHORS}",
@@ -52,11 +54,14 @@ TESTS = {
         f"tests/models/test_hypernetwork.py {AUTHORS} {START} {MODEL}"
     ),
     "models/init_scale.py": f"{START} tests/models/test_plain_transformers.py",
-    "models/llama.py": f"{START} {MODEL} {AUTHORS}",
-    "models/lora.py": "tests/models/test_lora.py tests/finetuning/test_adapters.py",
+    "models/llama.py": f"{START} {MODEL} {AUTHORS} tests/conversion/test_hf_folders.py",
+    "models/lora.py": (
+        "tests/models/test_lora.py tests/finetuning/test_adapters.py"
+        " tests/training/test_trainable.py"
+    ),
     "models/loss.py": f"tests/models/test_loss.py {STEP}",
     "models/norms.py": f"tests/models/test_plain_transformers.py {MODEL}",
-    "models/parameters.py": f"{START} {MODEL}",
+    "models/parameters.py": f"{START} tests/models/test_lora.py {STEP} {MODEL}",
     "models/partition.py": "--mesh tests/distributed",
     "models/positions.py": f"{MODEL} tests/conversion/test_hf_folders.py",
     "models/remat.py": "tests/models/test_remat.py",
@@ -66,13 +71,23 @@ TESTS = {
     ),
     "models/stabilisers.py": f"tests/models/test_plain_transformers.py {MODEL} {START}",
     "models/step.py": (
-        f"tests/models/test_attention.py {MODEL} tests/models/test_remat.py"
+        f"tests/models/test_attention.py tests/models/test_lora.py {MODEL}"
+        " tests/models/test_remat.py"
     ),
-    "models/time_embedding.py": f"tests/models/test_time_embedding.py {START} {MODEL}",
-    "models/transformer.py": f"{MODEL} tests/inference/test_generate.py",
+    "models/time_embedding.py": (
+        f"tests/models/test_time_embedding.py {START} {MODEL} {STEP}"
+    ),
+    "models/transformer.py": (
+        f"{MODEL} tests/models/test_attention.py tests/inference/test_generate.py"
+        " tests/training/test_regularisers.py"
+    ),
     "models/transport.py": "tests/training/test_regularisers.py",
-    "models/weight_specs.py": f"tests/finetuning/test_discretise.py {START} {MODEL}",
-    "models/weight_sources.py": f"{START} {MODEL} tests/models/test_lora.py",
+    "models/weight_specs.py": (
+        f"tests/finetuning/test_discretise.py tests/models/test_lora.py {START} {MODEL}"
+    ),
+    "models/weight_sources.py": (
+        f"{START} {MODEL} tests/models/test_lora.py tests/conversion"
+    ),
     **dict.fromkeys(
         ("training/checkpoint/restoring.py", "training/checkpoint/saving.py"),
         "tests/training/test_checkpoint.py tests/training/test_damaged_checkpoints.py"
@@ -81,14 +96,18 @@ TESTS = {
     "training/checkpoint/checksums.py": (
         "tests/training/test_checksums.py tests/training/test_damaged_checkpoints.py"
     ),
-    "training/gradients.py": f"tests/training/test_gradients.py {STEP}",
+    "training/gradients.py": (
+        f"tests/training/test_gradients.py tests/training/test_regularisers.py {STEP}"
+    ),
     "training/bank_gradient.py": f"tests/training/test_update.py {STEP}",
     "training/optimizer.py": (
         "tests/training/test_schedules.py tests/training/test_optimizer.py"
         f" tests/training/test_update.py {STEP}"
     ),
     "training/step.py": f"tests/training/test_loop.py {STEP}",
-    "training/update.py": f"tests/training/test_update.py {STEP}",
+    "training/update.py": (
+        f"tests/training/test_update.py tests/training/test_loop.py {STEP}"
+    ),
     "data/pipeline.py": "tests/data/test_pipeline.py",
     "data/rows.py": "tests/data/test_rows.py tests/data/test_dataset.py",
 }

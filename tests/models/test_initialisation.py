@@ -49,14 +49,20 @@ def test_authors_start_near_zero():
     assert 0 < rms(initial(config)[0]["ff_in"]["kernel"]) < 0.02 / 5
 
 
-@pytest.mark.parametrize("weights", ["layer_table", "hypernetwork"])
-def test_residual_outputs_start_smaller_in_steps_of_length_one(weights):
-    config = dataclasses.replace(WIDE, weights=weights, solver="lie_trotter")
+@pytest.mark.parametrize(
+    ("block", "weights"),
+    [("gpt", "layer_table"), ("gpt", "hypernetwork"), ("llama", "layer_table")],
+)
+def test_residual_outputs_start_smaller_in_steps_of_length_one(block, weights):
+    config = dataclasses.replace(
+        WIDE, block=block, weights=weights, solver="lie_trotter"
+    )
     _, params = initial(config)
     stored = "kernel" if weights == "layer_table" else "base"
-    for name in ("attention_out", "ff_out"):
+    into, out = {"gpt": ("ff_in", "ff_out"), "llama": ("gate", "down")}[block]
+    for name in ("attention_out", out):
         assert rms(params[name][stored]) == pytest.approx(0.02 / 4, rel=0.05)
-    assert rms(params["ff_in"][stored]) == pytest.approx(0.02, rel=0.05)
+    assert rms(params[into][stored]) == pytest.approx(0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("initialization, stddev", [("unit", 0.0), ("authors", 0.02)])

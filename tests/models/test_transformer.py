@@ -34,6 +34,15 @@ def over(*configs):
     return pytest.mark.parametrize("config", configs, ids=name)
 
 
+def test_dropout_is_only_for_training():
+    """Without `train`, no random key is needed."""
+    config = dataclasses.replace(TINY, dropout=0.5, attention_dropout=0.5)
+    params, tokens_BL = params_of(config), tokens_of(config)
+    plain = Transformer(TINY).apply({"params": params}, tokens_BL)
+    found = Transformer(config).apply({"params": params}, tokens_BL)
+    np.testing.assert_array_equal(plain, found)
+
+
 def test_every_two_of_block_source_and_solver_meet():
     """In `covering`, where they are allowed together."""
     parts = {"block": BLOCKS, "weights": SOURCES, "solver": SOLVERS}

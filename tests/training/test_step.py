@@ -72,6 +72,14 @@ def test_a_batch_is_learned(train_step, batch):
     assert int(state.step) == CONFIG.training.num_steps
 
 
+def test_the_state_is_donated(train_step, batch):
+    """The memory of the old state is reused for the new one."""
+    state = new_state()
+    train_step(state, batch)
+    leaves = jax.tree.leaves((state.params, state.opt_state))
+    assert all(x.is_deleted() for x in leaves if x.size > 1)
+
+
 EDGES = {
     "constant_at_once": {"schedule": "constant", "warmup_fraction": 0.0},
     "constant_late": {"schedule": "constant", "warmup_fraction": 1.0},
