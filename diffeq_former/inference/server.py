@@ -34,7 +34,14 @@ class Server(uvicorn.Server):
     def __init__(self, model: str, engine: Engine, tokenizer):
         app = make_app(model, engine, tokenizer)
         super().__init__(
-            uvicorn.Config(app, lifespan="off", log_level="error", access_log=False)
+            # Its logging configuration would close the handlers of the whole process.
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+            )
         )
         self._engine = engine
 

@@ -1,3 +1,4 @@
+import re
 import sys
 
 import pytest
@@ -18,10 +19,17 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path):
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["a", "a.pdf", "old.png"])
-def test_only_new_png_files_are_taken(tmp_path, name):
+@pytest.mark.parametrize(
+    "name, problem",
+    [
+        ("a", "expected a name that ends with .png"),
+        ("a.pdf", "expected a name that ends with .png"),
+        ("old.png", "exists: remove it or name another"),
+    ],
+)
+def test_only_new_png_files_are_taken(tmp_path, name, problem):
     (tmp_path / "old.png").write_text("mine")
-    with pytest.raises(UserError, match=r"--output=.*name a \.png file that does not"):
+    with pytest.raises(UserError, match=rf"output .*{name}:? {re.escape(problem)}$"):
         plotting.new_plot(str(tmp_path / name))
 
 

@@ -97,7 +97,10 @@ def test_models_are_what_their_cells_say(dataset):
         ({"depths": ["4", "four"]}, "--depths=4,four: expected different numbers, sep"),
         ({"depths": ["0"]}, "--depths=0: expected different numbers"),
         ({"residuals": ["1", "1"]}, "--residuals=1,1: expected different numbers"),
-        ({"residuals": ["2"]}, "config.model.stabilisers.residual: expected in .0, 1."),
+        (
+            {"residuals": ["2"]},
+            "config.model.stabilisers.residual: expected at most 1, got 2",
+        ),
         ({"learning_rates": []}, "--learning_rates=: expected different numbers"),
         ({"steps": ["2"]}, "--steps=2: expected some of 1, 1/L, separated by commas"),
         ({"data": "nowhere"}, "no prepared dataset at nowhere"),
