@@ -43,6 +43,7 @@ def main() -> int:
     from diffeq_former.errors import OutOfMemoryError
     from diffeq_former.inference.perplexity import make_evaluate
     from diffeq_former.inference.text import make_sampler
+    from diffeq_former.planning.out_of_memory import advice, check_memory
     from diffeq_former.training import loop
     from diffeq_former.training.evaluation_hooks import EvaluationHooks
 
@@ -52,6 +53,7 @@ def main() -> int:
     config, dataset, first_state = _resolve(workdir)
     mesh = make_mesh(config.mesh)
     check_fits(config, mesh, dataset.seq_len)
+    check_memory(config, mesh, dataset.seq_len)
     samples = config.training.sample_every > 0
     hooks = EvaluationHooks(
         evaluate=make_evaluate(config, dataset, mesh),
@@ -70,8 +72,6 @@ def main() -> int:
             allow_config_change=_ALLOW_CONFIG_CHANGE.value,
         )
     except OutOfMemoryError as error:
-        from diffeq_former.planning.out_of_memory import advice
-
         lines = advice(config, mesh, dataset.seq_len)
         raise OutOfMemoryError(f"{error}\n{lines}") from error
 

@@ -263,6 +263,7 @@ def assert_one_line(result, *parts: str) -> None:
             ["config.model.attention_implementation", "needs an NVIDIA GPU, not cpu"],
         ),
         (["--config.profile.num_steps=25"], ["config.profile.num_steps", "(24)"]),
+        (["--config.model.d_ff=2000000000"], ["needs at least", "optimizer"]),
         (["--process_id=1"], ["all three of --coordinator=HOST:PORT"]),
         (["extra"], ["unexpected argument 'extra'"]),
     ],

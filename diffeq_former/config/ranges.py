@@ -9,6 +9,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+MAX_SOLVER_STEPS = 10**6
+
 
 def is_finite(value: float) -> bool:
     """Return whether a number is finite in float32."""
@@ -45,6 +47,7 @@ def below(limit: float) -> Bound:
 
 
 Count = Annotated[int, at_least(1), below(2**31)]
+NumSteps = Annotated[int, at_least(1), at_most(MAX_SOLVER_STEPS)]
 CountOrZero = Annotated[int, at_least(0), below(2**31)]
 Positive = Annotated[float, above(0)]
 NonNegative = Annotated[float, at_least(0)]

@@ -10,6 +10,7 @@ from diffeq_former.config.ranges import (
     Factor,
     Fraction,
     NonNegative,
+    NumSteps,
     Positive,
     Rate,
     Seconds,
@@ -52,7 +53,7 @@ class ModelConfig:
     solver: Literal["euler", "lie_trotter", "strang", "midpoint", "heun", "rk4"] = (
         "euler"
     )
-    num_layers: Count = 12  # solver steps over the depth interval
+    num_layers: NumSteps = 12  # solver steps over the depth interval
     d_model: Count = 768  # width of the hidden state
     num_heads: Count = 12  # attention heads, each of size d_model / num_heads
     # llama: fewer for grouped-query attention; 0: num_heads.
@@ -205,7 +206,7 @@ class TrainingConfig:
     depth_grid: Literal["fixed", "jittered", "shifted"] = "fixed"
     # Numbers of solver steps, one of which is sampled for each optimizer step; empty:
     # model.num_layers.
-    depth_steps: tuple[Count, ...] = ()
+    depth_steps: tuple[NumSteps, ...] = ()
     # Fraction of num_steps that runs with model.num_layers before sampling starts.
     depth_steps_from: Fraction = 0.0
     loss_chunk: Count = 256  # positions per sequence whose logits are in memory at once

@@ -114,8 +114,36 @@ def memory(
         one_step=one_step * (config.model.remat != "none")
         + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
-        batch=2 * 4 * config.training.batch_size * seq_len / num_batch_shards(sizes),
+        batch=_batch(config, sizes, seq_len),
     )
+
+
+def least_memory(
+    config: Config, sizes: Sizes, state: tuple[int, int], seq_len: int
+) -> dict[str, float]:
+    """Return the parts of the memory that no step on one device can do without.
+
+    Unlike those of `memory` they need no trace of a step: with any remat policy, the
+    states between the solver steps are saved.
+
+    Args:
+      config: Config of the run.
+      sizes: Sizes of the mesh axes.
+      state: Bytes of the shards of the parameters and of the optimizer state.
+      seq_len: Sequence length.
+    """
+    c, (parameters, optimizer) = config.model, state
+    positions = _sequences(config, sizes) * seq_len / sizes[SEQUENCE]
+    return {
+        "parameters": parameters,
+        "optimizer": optimizer,
+        "table": _table(c, sizes),
+        "batch": _batch(config, sizes, seq_len),
+        "saved states": c.num_layers
+        * positions
+        * c.d_model
+        * jnp.dtype(c.dtype).itemsize,
+    }
 
 
 def kept_bytes(
@@ -130,6 +158,11 @@ def kept_bytes(
     if fused:
         amount = dataclasses.replace(amount, per_pair=0.0)
     return amount.of(_sequences(config, sizes), seq_len, seq_len / sizes[SEQUENCE])
+
+
+def _batch(config: Config, sizes: Sizes, seq_len: int) -> float:
+    """Return the bytes of the inputs and targets of a batch."""
+    return 2 * 4 * config.training.batch_size * seq_len / num_batch_shards(sizes)
 
 
 def _sequences(config: Config, sizes: Sizes) -> float:

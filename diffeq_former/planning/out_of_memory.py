@@ -1,8 +1,9 @@
-"""Advice for a run that is out of memory: largest parts, and changes that help."""
+"""Refusal of runs that cannot fit into memory, and advice for runs that did not."""
 
 import dataclasses
 from collections.abc import Iterator
 
+import psutil
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, resolve
@@ -10,20 +11,61 @@ from diffeq_former.distributed.sharding_rules import DATA, FSDP
 from diffeq_former.errors import UserError
 from diffeq_former.models.attention_kernels import Hardware, detect_hardware
 from diffeq_former.planning.closed_form import needed_memory
-from diffeq_former.planning.memory import Memory
-from diffeq_former.planning.shapes import Sizes, micro_batches
+from diffeq_former.planning.memory import Memory, least_memory
+from diffeq_former.planning.shapes import Sizes, micro_batches, shard_bytes
+from diffeq_former.training import state
 
 LISTED = 3  # number of suggested changes
 
 Change = dict[str, int | str | bool]  # new values by `section.field`
 
 
+def check_memory(config: Config, mesh: Mesh, seq_len: int) -> None:
+    """Check that the devices can hold the state and what every training step needs.
+
+    A run that passes may still run out of memory: this is a lower bound.
+
+    Raises:
+      UserError: If they cannot.
+    """
+    capacity = _capacity(mesh)
+    if capacity is None:
+        return
+    config, sizes = config.deepest, dict(mesh.shape)
+    abstract = state.abstract(config, mesh)
+    held = [shard_bytes(x, sizes) for x in (abstract.params, abstract.opt_state)]
+    needed = least_memory(config, sizes, held, seq_len)
+    total = sum(needed.values())
+    if total <= capacity:
+        return
+    largest = max(needed, key=needed.get)
+    if largest in ("batch", "saved states"):
+        remedy = (
+            f"lower config.training.batch_size ({config.training.batch_size}), or set"
+            " per_device_batch_size"
+        )
+    else:
+        remedy = "use a smaller config.model, or shard it over more devices"
+    raise UserError(
+        f"the config needs at least {total / 1e9:,.4g} GB on each device, which has"
+        f" {capacity / 1e9:,.4g} GB; the largest part is the {largest}"
+        f" ({needed[largest] / 1e9:,.4g} GB): {remedy}"
+    )
+
+
+def _capacity(mesh: Mesh) -> int | None:
+    """Return the bytes of memory of a device; None: unknown. CPU devices share it."""
+    device = mesh.local_devices[0]
+    if device.platform == "cpu":
+        return psutil.virtual_memory().total // len(mesh.local_devices)
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
 def advice(config: Config, mesh: Mesh, seq_len: int) -> str:
     """List the estimated memory by part, and the changes that save most."""
     sizes, hardware = dict(mesh.shape), detect_hardware()
     needed = needed_memory(config, sizes, hardware, seq_len)
-    stats = mesh.local_devices[0].memory_stats() or {}
-    lines = _table(needed, stats.get("bytes_limit"))
+    lines = _table(needed, _capacity(mesh))
     savings = sorted(
         _savings(config, sizes, hardware, seq_len, needed), key=lambda pair: -pair[0]
     )

@@ -3,15 +3,18 @@
 import dataclasses
 import re
 
+import cases
 import jax
 import pytest
 from cases import WIDE, mesh_of
 
 from diffeq_former.config import Config, TrainingConfig, default_config, resolve
 from diffeq_former.distributed.mesh import make_mesh
+from diffeq_former.errors import UserError
 from diffeq_former.models.attention_kernels import detect_hardware
-from diffeq_former.planning.closed_form import needed_memory
-from diffeq_former.planning.out_of_memory import advice
+from diffeq_former.planning.closed_form import needed_memory, state_bytes
+from diffeq_former.planning.memory import least_memory
+from diffeq_former.planning.out_of_memory import advice, check_memory
 
 LENGTH = 1024
 CONFIG = Config(
@@ -99,3 +102,32 @@ def test_only_what_is_allowed_is_advised():
         training=TrainingConfig(batch_size=1, loss_chunk=1),
     )
     assert "save most memory" not in advice(config, mesh_of(), LENGTH)
+
+
+@pytest.mark.parametrize(
+    "flags, largest",
+    [
+        ("--config.model.vocab_size=2000000000", "optimizer"),
+        ("--config.model.d_ff=2000000000", "optimizer"),
+        ("--config.model.time_embed_dim=100000000", "optimizer"),
+        ("--config.model.num_layers=1000000", "saved states"),
+        ("--config.training.batch_size=100000000", "saved states"),
+    ],
+)
+def test_sizes_that_no_machine_holds_are_refused(flags, largest):
+    config = with_flags(CONFIG, flags)
+    with pytest.raises(
+        UserError, match=f"needs at least .* the {largest} .*: (use|low)"
+    ):
+        check_memory(config, mesh_of(), LENGTH)
+
+
+@pytest.mark.parametrize("model", cases.covering(), ids=cases.name)
+def test_what_is_refused_would_not_fit(model):
+    """The least memory of any step is at most the plan's."""
+    config = Config(model=model, training=TrainingConfig(batch_size=8))
+    sizes = dict(mesh_of().shape)
+    held = state_bytes(config, sizes)
+    needed = needed_memory(config, sizes, detect_hardware(), config.model.max_len)
+    least = least_memory(config, sizes, held, config.model.max_len)
+    assert 0 < sum(least.values()) <= needed.total
