@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diffeq_former.errors import UserError, is_disk_full
+from diffeq_former.locks import try_lock
 
 
 def aside(path: Path) -> Path:
@@ -48,16 +49,19 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_directory(output: Path) -> Iterator[Path]:
     """Yield a temporary directory that is renamed to `output` when the context ends.
 
-    The temporary directory of an interrupted run is removed first.
+    It is locked, so that no other process writes the same output. What an interrupted
+    process left in it is removed first.
 
     Raises:
-      UserError: If `output` exists, or the disk is full.
+      UserError: If `output` exists, another process is writing it, or the disk is full.
     """
     check_new(output)
     partial = aside(output)
-    shutil.rmtree(partial, ignore_errors=True)
+    lock = _lock(partial, output)
     try:
-        partial.mkdir()
+        check_new(output)  # another process may have completed it meanwhile
+        for path in partial.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield partial
         partial.rename(output)
     except (OSError, RuntimeError) as error:
@@ -69,3 +73,27 @@ def atomic_directory(output: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(partial: Path, output: Path) -> int | None:
+    """Create and lock the temporary directory of an output.
+
+    Returns:
+      The file descriptor of the lock; None if the file system has no locks.
+    """
+    while True:
+        partial.mkdir(exist_ok=True)
+        try:
+            lock = try_lock(partial)
+        except FileNotFoundError:  # another process has just renamed or removed it
+            continue
+        except OSError:
+            return None
+        if lock is None:
+            raise UserError(
+                f"output {output}: another process is writing it; wait until it ends,"
+                " or name another"
+            )
+        return lock

@@ -23,7 +23,8 @@ FILES = {
 }
 # From the bottom up: a part imports only what stands above it in this list.
 LAYERS = (
-    *("errors", "process_exit", "compilation_cache", "atomic_io", "json_output"),
+    *("errors", "process_exit", "compilation_cache", "json_output", "locks"),
+    "atomic_io",
     "ode",
     "config",
     "models",

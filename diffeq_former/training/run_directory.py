@@ -7,7 +7,6 @@ there were any, and lock, which is held while a run trains.
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import shutil
@@ -16,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 from jax.sharding import Mesh
 
@@ -29,6 +27,7 @@ from diffeq_former.data.pipeline import check_enough
 from diffeq_former.distributed.mesh import check_model_fits
 from diffeq_former.distributed.multihost import check_same, is_primary, run_on_all
 from diffeq_former.errors import UserError
+from diffeq_former.locks import try_lock
 from diffeq_former.training import checkpoint, state
 
 CONFIG = "config.json"
@@ -254,42 +253,44 @@ def locked(workdir: Path) -> Iterator[None]:
     Raises:
       UserError: If another run holds the lock and does not end within some seconds.
     """
-    file = run_on_all(lambda: _lock(workdir) if is_primary() else None)
-    with file or contextlib.nullcontext():
-        yield
-
-
-def _lock(workdir: Path) -> TextIO:
-    workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / LOCK).open("a+", encoding="utf-8")
-    deadline = time.monotonic() + _SECONDS_TO_DIE
-    while not _try_lock(file):
-        if time.monotonic() > deadline:
-            with file:
-                file.seek(0)
-                holder = file.read().strip()
-            raise UserError(
-                f"another run is training in {workdir} ({holder}): wait until it ends,"
-                " or use another --workdir; if there is no such process, remove"
-                f" {file.name}"
-            )
-        time.sleep(0.2)
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
-    return file
-
-
-def _try_lock(file: TextIO) -> bool:
-    """Return False if another run holds the lock; otherwise take it if possible."""
+    held = run_on_all(lambda: _lock(workdir) if is_primary() else [])
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _lock(workdir: Path) -> list[int]:
+    """Lock the folder and the file in it; return their file descriptors.
+
+    The lock of the folder holds even if the file is removed, but NFS has none.
+    """
+    file = workdir / LOCK
+    workdir.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _SECONDS_TO_DIE
+    held, errors = [], []
+    for path in (workdir, file):
+        file.touch()
+        try:
+            while (descriptor := try_lock(path)) is None:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"another run is training in {workdir} ("
+                        f"{file.read_text(encoding='utf-8').strip()}): wait until it"
+                        " ends, or use another --workdir"
+                    )
+                time.sleep(0.2)
+            held.append(descriptor)
+        except OSError as error:
+            errors.append(error)
+    if not held:
         print(
-            f"{file.name} cannot be locked ({error.strerror}): make sure that no other"
+            f"{file} cannot be locked ({errors[-1].strerror}): make sure that no other"
             " run is training in this folder",
             file=sys.stderr,
         )
-    return True
+    file.write_text(
+        f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8"
+    )
+    return held

@@ -160,6 +160,8 @@ def test_killed_leaves_nothing_that_loads(tmp_path):
     deadline = time.monotonic() + 30
     while not list(partial.glob("train-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
+    with pytest.raises(UserError, match="dataset: another process is writing it"):
+        prepare("stdlib", "byte", 64, output)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert list(partial.glob("train-*")), "it was killed before it wrote anything"

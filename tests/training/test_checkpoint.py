@@ -7,55 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_states import abstract, assert_equal, make_state, save_all
 
 from diffeq_former.errors import UserError
 from diffeq_former.training import checkpoint
 from diffeq_former.training.checkpoint import Checkpoints, checksums
-from diffeq_former.training.state import TrainState
-
-
-def make_state(step: int, width: int = 3, extra: dict | None = None) -> TrainState:
-    key = jax.random.key(step)
-    params = {
-        "weights": {"bank": jax.random.normal(key, (2, width))},
-        "head": {"kernel": jnp.full((width,), jnp.pi)},
-    } | (extra or {})
-    moments = jax.tree.map(lambda x: x / 7, params)
-    return TrainState(
-        step=jnp.int32(step),
-        params=params,
-        opt_state=(moments, {"count": jnp.int32(step)}, ()),
-        bad_steps=jnp.int32(1),
-        skipped_steps=jnp.int32(2),
-        loss_ema=jnp.float32(3),
-        rollbacks=jnp.int32(4),
-    )
-
-
-def abstract(state: TrainState) -> TrainState:
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state
-    )
-
-
-def assert_equal(a, b) -> None:
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_array_equal(x, y)
 
 
 @pytest.fixture
 def directory(tmp_path):
     return tmp_path / "checkpoints"
-
-
-def save_all(directory, losses: dict, keep_latest=2, keep_best=1) -> None:
-    checkpoints = Checkpoints(directory, keep_latest, keep_best)
-    for step, loss in losses.items():
-        checkpoints.save(step, make_state(step), loss)
-    checkpoints.close()
 
 
 def test_latest_comes_back_bit_for_bit(directory):
@@ -89,31 +50,6 @@ def test_what_will_be_saved_again_is_removed(directory):
 def test_nothing_saved(directory):
     assert checkpoint.restore_latest(directory, abstract(make_state(0))) is None
     assert not directory.exists()
-
-
-def test_keeps_latest_and_best(directory):
-    losses = {1: 3.0, 2: 1.0, 3: None, 4: 2.0, 5: float("nan"), 6: None}
-    save_all(directory, losses, keep_latest=2, keep_best=2)
-    assert checkpoint.saved_steps(directory) == [2, 4, 5, 6]
-
-
-def test_latest_is_kept_when_it_is_the_worst(directory):
-    save_all(directory, {1: 1.0, 2: 2.0, 3: 3.0}, keep_latest=1, keep_best=1)
-    assert checkpoint.saved_steps(directory) == [1, 3]
-
-
-def test_best_over_a_restart(directory):
-    save_all(directory, {1: 1.0, 2: 2.0}, keep_latest=1)
-    save_all(directory, {3: 3.0, 4: None}, keep_latest=1)
-    assert checkpoint.saved_steps(directory) == [1, 4]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_what_has_damaged_metrics_is_kept(directory, text):
-    save_all(directory, {1: 1.0, 2: 2.0, 3: 3.0}, keep_latest=3)
-    (directory / "2" / "metrics" / "metrics").write_text(text)
-    save_all(directory, {4: 4.0}, keep_latest=1)
-    assert checkpoint.saved_steps(directory) == [1, 2, 4]
 
 
 def test_saved_is_with_checksums(directory):
@@ -237,7 +173,12 @@ import sys
 from pathlib import Path
 import jax, jax.numpy as jnp
 from diffeq_former.training.checkpoint import Checkpoints
-from diffeq_former.training.state import TrainState
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "checkpoints"
+
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000000, 3000000))
 state = TrainState(jnp.int32(1), {"a": jax.random.normal(jax.random.key(0), (600000,))},

@@ -5,7 +5,9 @@ One real run; copies of its folder are damaged.
 
 import dataclasses
 import itertools
+import os
 import shutil
+import tempfile
 
 import jax
 import numpy as np
@@ -166,6 +168,17 @@ def test_several_are_damaged(directory, abstract, states):
         ("8", [f"{names[0]} has changed"]),
         ("6", [f"{names[1]} is empty"]),
     ]
+
+
+def test_set_aside_on_another_device(directory, abstract, states):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        assert os.stat(other).st_dev != directory.stat().st_dev
+        directory.with_name("checkpoints-damaged").symlink_to(other)
+        flip(directory / "8" / "params" / "_METADATA")
+        _, damaged = choose(directory, STEPS)
+        target = set_aside(damaged[0])
+        assert not (directory / "8").exists()
+        assert (target / "params" / "_METADATA").is_file()
 
 
 def test_damage_before_the_latest_does_not_matter(directory, abstract, states):

@@ -4,12 +4,14 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import time
 
 import pytest
 from runs import Command, signal_when, tiny_config
 
 from diffeq_former.errors import UserError
+from diffeq_former.locks import try_lock
 from diffeq_former.training import run_directory
 
 LONG = 100_000
@@ -40,8 +42,7 @@ def test_a_second_run_is_refused_until_the_first_is_dead(
         holder = f"process {first.pid} on {os.uname().nodename}"
         assert line == (
             f"error: another run is training in {workdir} ({holder}): wait until it"
-            " ends, or use another --workdir; if there is no such process, remove"
-            f" {workdir}/lock"
+            " ends, or use another --workdir"
         )
         tries = []
 
@@ -73,6 +74,55 @@ def test_held_and_let_go(tmp_path, monkeypatch):
                 pass
     with run_directory.locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_held_although_its_file_was_removed(tmp_path, monkeypatch, removed):
+    monkeypatch.setattr(run_directory, "_SECONDS_TO_DIE", 0.1)
+    with run_directory.locked(tmp_path):
+        (tmp_path / "lock").unlink()
+        if not removed:
+            (tmp_path / "lock").touch()
+        with pytest.raises(UserError, match="another run is training in"):
+            with run_directory.locked(tmp_path):
+                pass
+
+
+def test_held_by_its_file_where_folders_have_no_locks(tmp_path, monkeypatch):
+    """As on NFS."""
+
+    def flock(descriptor, how):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return flock_of_system(descriptor, how)
+
+    flock_of_system = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(run_directory, "_SECONDS_TO_DIE", 0.1)
+    with run_directory.locked(tmp_path):
+        with pytest.raises(UserError, match="another run is training in"):
+            with run_directory.locked(tmp_path):
+                pass
+
+
+def test_a_path_that_was_replaced_while_it_was_opened(tmp_path, monkeypatch):
+    """What is locked is what has the name then."""
+    path, opened = tmp_path / "file", []
+    path.touch()
+
+    def flock(descriptor, how):
+        if not opened:
+            path.unlink()
+            path.touch()
+        opened.append(descriptor)
+        return flock_of_system(descriptor, how)
+
+    flock_of_system = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = try_lock(path)
+    assert len(opened) == 2 and os.path.samestat(os.fstat(lock), path.stat())
+    assert try_lock(path) is None
+    os.close(lock)
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,4 +56,5 @@ def set_aside(damaged: Damaged) -> Path:
     folder.mkdir(exist_ok=True)
     suffixes = itertools.chain([""], (f".{k}" for k in itertools.count(1)))
     targets = (folder / f"{path.name}{suffix}" for suffix in suffixes)
-    return path.rename(next(target for target in targets if not target.exists()))
+    target = next(target for target in targets if not target.exists())
+    return Path(shutil.move(path, target))  # which may be on another device

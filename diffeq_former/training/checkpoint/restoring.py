@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orbax.checkpoint as ocp
-from flax import serialization, traverse_util
+from flax import serialization
 
 from diffeq_former.distributed.multihost import from_primary, is_primary, run_on_all
 from diffeq_former.errors import UserError
@@ -14,13 +14,15 @@ from diffeq_former.training.checkpoint.saving import (
     PARAMS,
     REST,
     check_path,
-    make_handler,
     saved_steps,
     validation_loss,
 )
+from diffeq_former.training.checkpoint.structure import (
+    differences,
+    listed,
+    make_handler,
+)
 from diffeq_former.training.state import TrainState
-
-NAMED_AT_MOST = 6
 
 _NOTHING_SAVED = -1
 
@@ -66,7 +68,7 @@ def _choose_latest(directory: Path, before: int | None) -> tuple[int, list[Damag
     step, damaged = choose(directory, steps)
     if step is None:
         raise UserError(
-            f"{_listed(damaged)}: no checkpoint is left to resume from; use another"
+            f"{listed(damaged)}: no checkpoint is left to resume from; use another"
             f" --workdir, or remove {directory} to start again"
         )
     return step, damaged
@@ -111,22 +113,26 @@ def _choose_params(directory: Path, step: int | None) -> tuple[int, list[Damaged
     wanted = steps if step is None else [step]
     step, damaged = choose(directory, wanted, f"{PARAMS}/")
     if step is None:
-        raise UserError(f"{_listed(damaged)}: use another step or another run")
+        raise UserError(f"{listed(damaged)}: use another step or another run")
     return step, damaged
 
 
 def _restore(path: Path, expected: dict[str, dict]) -> dict[str, dict]:
     """Restore the items of a checkpoint after checking the shapes of their arrays."""
     check_path(path)
-    handler = make_handler()
-    folders = {name: path.absolute() / name for name in expected}
     with _readable(path):
-        stored = {name: handler.metadata(x).tree for name, x in folders.items()}
-    _check_same_arrays(path, _described(expected), _described(stored))
-    with _readable(path), ocp.Checkpointer(handler) as checkpointer:
+        wrong = differences(path, expected)
+    if wrong:
+        raise UserError(
+            f"checkpoint {path} does not fit the config: {listed(wrong)}: use the"
+            " config it was saved with, or another workdir"
+        )
+    with _readable(path), ocp.Checkpointer(make_handler()) as checkpointer:
         return {
-            name: checkpointer.restore(x, args=ocp.args.StandardRestore(expected[name]))
-            for name, x in folders.items()
+            name: checkpointer.restore(
+                path.absolute() / name, args=ocp.args.StandardRestore(tree)
+            )
+            for name, tree in expected.items()
         }
 
 
@@ -141,30 +147,3 @@ def _readable(path: Path) -> Iterator[None]:
             f"checkpoint {path} is not damaged, but cannot be read ({reason}): use the"
             " library versions that wrote it"
         ) from error
-
-
-def _described(tree: dict) -> dict[str, str]:
-    """Return a description such as `float32[2, 3]` of each array, by name."""
-    flat = traverse_util.flatten_dict(tree, sep="/")
-    return {name: f"{x.dtype}{list(x.shape)}" for name, x in flat.items()}
-
-
-def _check_same_arrays(path: Path, expected: dict, stored: dict) -> None:
-    wrong = [f"{n} {expected[n]} is missing" for n in expected if n not in stored]
-    wrong += [f"{n} {stored[n]} is unexpected" for n in stored if n not in expected]
-    wrong += [
-        f"{n} is {stored[n]}, expected {expected[n]}"
-        for n in expected
-        if n in stored and stored[n] != expected[n]
-    ]
-    if wrong:
-        raise UserError(
-            f"checkpoint {path} does not fit the config: {_listed(wrong)}: use the"
-            " config it was saved with, or another workdir"
-        )
-
-
-def _listed(items: list) -> str:
-    more = len(items) - NAMED_AT_MOST
-    named = [str(x) for x in items[:NAMED_AT_MOST]]
-    return "; ".join(named + ([f"and {more} more"] if more > 0 else []))

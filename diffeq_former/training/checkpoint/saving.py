@@ -1,24 +1,32 @@
 """Saving of checkpoints, and which of them to retain."""
 
 import json
-import logging
 import math
 import re
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
 import orbax.checkpoint as ocp
 from flax import serialization
+from tqdm import tqdm
 
 from diffeq_former.distributed.multihost import is_primary
 from diffeq_former.errors import UserError
 from diffeq_former.training.checkpoint import checksums
+from diffeq_former.training.checkpoint.structure import (
+    differences,
+    listed,
+    make_handler,
+)
 from diffeq_former.training.state import TrainState
 
 PARAMS, REST, METRICS = "params", "training", "metrics"
 LOSS = "validation_loss"
 PARTIAL = ".partial"
+_STEP = re.compile("0|[1-9][0-9]*")
 # A generous timeout: Orbax measures it with the wall clock, which may jump.
 SECONDS_TO_SAVE = 24 * 60 * 60
 
@@ -63,18 +71,22 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(timeout_secs=SECONDS_TO_SAVE),
         )
         self._worker, self._saving = ThreadPoolExecutor(1), None
+        self._not_removed: set[int] = set()  # after a warning
         if is_primary():
             directory.mkdir(parents=True, exist_ok=True)
             for path in directory.glob(f"*{PARTIAL}*"):
-                shutil.rmtree(path)
+                _remove(path)
 
     def save(
         self, step: int, state: TrainState, validation_loss: float | None = None
     ) -> None:
         """Start to save; errors are raised by the next call of `save` or `wait`."""
         self.wait()
+        if self._path(step, PARTIAL).exists():  # it could not be removed at the start
+            raise UserError(f"{self._path(step, PARTIAL)} is in the way: remove it")
         rest = serialization.to_state_dict(state)
         items = {PARAMS: rest.pop("params"), REST: rest}
+        abstract = jax.tree.map(jax.typeof, items)
         metrics = {} if validation_loss is None else {LOSS: validation_loss}
         self._checkpointer.save(
             self._path(step, PARTIAL),
@@ -83,7 +95,7 @@ class Checkpoints:
                 **{METRICS: ocp.args.JsonSave(metrics)},
             ),
         )
-        self._saving = self._worker.submit(self._finish, step)
+        self._saving = self._worker.submit(self._finish, step, abstract)
 
     def wait(self) -> None:
         """Wait until the last save is complete, and raise its error if it failed."""
@@ -107,18 +119,41 @@ class Checkpoints:
             self._worker.shutdown()
             self._checkpointer.close()
 
-    def _finish(self, step: int) -> None:
-        """Complete a checkpoint once Orbax has written it in all processes."""
+    def _finish(self, step: int, abstract: dict[str, dict]) -> None:
+        """Complete a checkpoint once Orbax has written it in all processes.
+
+        Its structure is read back before the checkpoint gets its name and older ones
+        are removed.
+        """
         self._checkpointer.wait_until_finished()
         if is_primary():
+            self._check_structure(step, abstract)
             checksums.write(self._path(step, PARTIAL))
             self._path(step, PARTIAL).rename(self._path(step))
-            for unwanted in self._unwanted():
+            for unwanted in self._unwanted() - self._not_removed:
                 self._remove(unwanted)
 
+    def _check_structure(self, step: int, abstract: dict[str, dict]) -> None:
+        try:
+            wrong = differences(self._path(step, PARTIAL), abstract)
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            wrong = [str(error).splitlines()[0][:300]]
+        if wrong:
+            raise UserError(
+                f"the checkpoint of step {step} was written to {self._directory}, but"
+                f" cannot be read back ({listed(wrong)}): check the disk; older"
+                " checkpoints were not removed"
+            )
+
     def _remove(self, step: int) -> None:
-        self._path(step).rename(self._path(step, PARTIAL))
-        shutil.rmtree(self._path(step, PARTIAL))
+        """Remove a checkpoint; first its name, so that a half-removed one has none."""
+        try:
+            path = self._path(step).rename(self._path(step, PARTIAL))
+        except OSError as error:
+            _warn_not_removed(self._path(step), error)
+            self._not_removed.add(step)
+        else:
+            _remove(path)
 
     def _unwanted(self) -> set[int]:
         """Return the steps of checkpoints to remove: those neither latest nor best.
@@ -139,23 +174,24 @@ class Checkpoints:
         return self._directory / f"{step}{suffix}"
 
 
+def _remove(path: Path) -> None:
+    """Remove a file or folder; print a warning if that is not possible."""
+    try:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    except OSError as error:
+        _warn_not_removed(path, error)
+
+
+def _warn_not_removed(path: Path, error: OSError) -> None:
+    tqdm.write(f"{path} cannot be removed ({error.strerror})", file=sys.stderr)
+
+
 def saved_steps(directory: Path) -> list[int]:
     """Return the steps of the checkpoints, in ascending order."""
     paths = directory.iterdir() if directory.is_dir() else ()
-    return sorted(int(path.name) for path in paths if path.name.isdecimal())
+    return sorted(int(path.name) for path in paths if _STEP.fullmatch(path.name))
 
 
 def validation_loss(path: Path) -> float | None:
     """Return the validation loss of a checkpoint; None if it was not evaluated."""
     return json.loads((path / METRICS / METRICS).read_text()).get(LOSS)
-
-
-def make_handler() -> ocp.StandardCheckpointHandler:
-    """Return a handler that saves and restores a tree of arrays."""
-    logging.getLogger("absl").addFilter(_not_by_orbax)
-    return ocp.StandardCheckpointHandler()
-
-
-def _not_by_orbax(record: logging.LogRecord) -> bool:
-    """Filter out Orbax's log records: advice, and tracebacks of errors it raises."""
-    return "orbax" not in record.pathname
