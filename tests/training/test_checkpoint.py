@@ -173,12 +173,7 @@ import sys
 from pathlib import Path
 import jax, jax.numpy as jnp
 from diffeq_former.training.checkpoint import Checkpoints
-
-
-@pytest.fixture
-def directory(tmp_path):
-    return tmp_path / "checkpoints"
-
+from diffeq_former.training.state import TrainState
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000000, 3000000))
 state = TrainState(jnp.int32(1), {"a": jax.random.normal(jax.random.key(0), (600000,))},
