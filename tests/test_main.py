@@ -233,7 +233,8 @@ def test_full_disk(config, folder, small_disk):
     result = command.run_process(workdir)
     assert result.returncode == 2, result.stderr
     [*_, step] = saved_steps(workdir)
-    last_line = result.stderr.splitlines()[-1]
+    *lines, last_line = result.stderr.splitlines()
+    assert [line for line in lines[1:] if not line.startswith("step ")] == []
     assert last_line.startswith(f"error: no room on the disk for {workdir}: ")
     assert f"the last good checkpoint is that of step {step}" in last_line
     assert run_directory.load(workdir, mesh_of()).step == step

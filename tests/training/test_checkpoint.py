@@ -1,4 +1,3 @@
-import re
 import subprocess
 import sys
 import time
@@ -155,7 +154,6 @@ def test_many_wrong_arrays_are_counted(directory):
 
 # Orbax gives up at the first read that fails; those under way then end in a thread of
 # TensorStore that finds its event loop closed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_orbax_cannot_read_is_said(directory):
     save_all(directory, {1: None})
     for path in (directory / "1" / "params").rglob("*"):
@@ -164,7 +162,6 @@ def test_what_orbax_cannot_read_is_said(directory):
     checksums.write(directory / "1")
     with pytest.raises(UserError, match="checkpoints/1 is not damaged, but cannot be"):
         checkpoint.restore_latest(directory, abstract(make_state(0)))
-    time.sleep(0.5)  # they end in this test
 
 
 FILL = """
@@ -190,15 +187,6 @@ except ValueError as error:
 """
 
 
-# What a thread of TensorStore may leave that ends after the save has failed.
-CLOSED_LOOP = re.compile(
-    r"(?:Exception ignored [^\n]*\n)?"
-    r"Traceback \(most recent call last\):\n"
-    r"(?:  [^\n]*\n)*?  File [^\n]*, in call_soon_threadsafe\n(?:  [^\n]*\n)+"
-    r"RuntimeError: Event loop is closed\n"
-)
-
-
 def test_last_good_checkpoint_stands_when_a_save_fails(directory):
     """Files of at most 3 MB stand in for a disk that is full."""
     result = subprocess.run(
@@ -207,5 +195,5 @@ def test_last_good_checkpoint_stands_when_a_save_fails(directory):
         text=True,
     )
     assert result.returncode == 42, result.stderr
-    assert CLOSED_LOOP.sub("", result.stderr) == ""
+    assert result.stderr == ""
     assert checkpoint.saved_steps(directory) == [1]

@@ -1,6 +1,8 @@
 """Structure of a checkpoint: the names, dtypes and shapes of its arrays."""
 
+import functools
 import logging
+import sys
 from pathlib import Path
 
 import orbax.checkpoint as ocp
@@ -11,13 +13,25 @@ NAMED_AT_MOST = 6
 
 def make_handler() -> ocp.StandardCheckpointHandler:
     """Return a handler that saves and restores a tree of arrays."""
-    logging.getLogger("absl").addFilter(_not_by_orbax)
+    _silence_libraries()
     return ocp.StandardCheckpointHandler()
 
 
-def _not_by_orbax(record: logging.LogRecord) -> bool:
-    """Filter out Orbax's log records: advice, and tracebacks of errors it raises."""
-    return "orbax" not in record.pathname
+@functools.cache
+def _silence_libraries() -> None:
+    """Drop what Orbax and TensorStore write to stderr beside raising an error.
+
+    They are log records, and the errors of TensorStore's threads that report to an
+    event loop which has ended, as those of a save on a full disk do.
+    """
+    logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
+    report = sys.unraisablehook
+
+    def report_others(unraisable) -> None:
+        if repr(unraisable.exc_value) != "RuntimeError('Event loop is closed')":
+            report(unraisable)
+
+    sys.unraisablehook = report_others
 
 
 def differences(path: Path, expected: dict[str, dict]) -> list[str]:
