@@ -45,6 +45,10 @@ def pytest_addoption(parser):
     parser.addoption("--mesh", action="store_true", help=words)
     words = "Store the losses that training/test_golden_losses.py finds."
     parser.addoption("--write_golden_losses", action="store_true", help=words)
+    words = "The number of random cases of each test in tests/soak."
+    parser.addoption("--examples", type=int, default=25, help=words)
+    words = "The seed of the first of them."
+    parser.addoption("--first_seed", type=int, default=0, help=words)
 
 
 def pytest_configure(config):

@@ -1,0 +1,14 @@
+"""What every command line may end with, whatever it was given."""
+
+CODES = (0, 2, 75)
+
+
+def assert_allowed(result) -> None:
+    """Exit code 0, 2 or 75, no traceback, and one line that says why, if one does."""
+    *lines, last = result.stderr.splitlines() or [""]
+    assert result.returncode in CODES, result.stderr
+    assert "Traceback" not in result.stderr, result.stderr
+    errors = [line for line in [*lines, last] if line.startswith("error: ")]
+    assert errors == [last] * (result.returncode == 2), result.stderr
+    if errors:
+        assert len(last) < 1000, last
