@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -238,6 +239,18 @@ def test_full_disk(config, folder, small_disk):
     assert last_line.startswith(f"error: no room on the disk for {workdir}: ")
     assert f"the last good checkpoint is that of step {step}" in last_line
     assert run_directory.load(workdir, mesh_of()).step == step
+
+
+def test_a_shard_that_is_damaged_within(config, folder, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(config.data.path, data)
+    [path] = data.glob("train-*")
+    content = bytearray(path.read_bytes())
+    records = slice(1000, 6000, 32)  # all but the first ones
+    content[records] = bytes(len(content[records]))
+    path.write_bytes(content)
+    result = Command(folder, config).run(tmp_path / "run", f"--config.data.path={data}")
+    assert_one_line(result, f"shard {path} is damaged (record ", "copy it again")
 
 
 def assert_one_line(result, *parts: str) -> None:

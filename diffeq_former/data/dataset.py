@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from diffeq_former.data import tokenizers
-from diffeq_former.data.rows import Rows, Shard, open_shard
+from diffeq_former.data.rows import REMEDY, Rows, Shard, open_shard
 from diffeq_former.errors import UserError
 
 FORMAT = 1
@@ -118,19 +118,18 @@ def _split(fields: dict) -> Split:
 
 
 def _check_shard(path: Path, shard: Shard) -> None:
-    advice = "copy it again or prepare the dataset again"
     if not path.is_file():
-        raise UserError(f"shard {path} is missing: {advice}")
+        raise UserError(f"shard {path} is missing: {REMEDY}")
     size = path.stat().st_size
     if size < shard.bytes:
         raise UserError(
-            f"shard {path} is truncated: {size} bytes, expected {shard.bytes}: {advice}"
+            f"shard {path} is truncated: {size} bytes, expected {shard.bytes}: {REMEDY}"
         )
     try:
         reader = open_shard(str(path))
         rows, first_row = reader.num_records(), reader.read()
         reader.close()
     except (RuntimeError, IndexError) as error:
-        raise UserError(f"shard {path} is not an ArrayRecord file: {advice}") from error
+        raise UserError(f"shard {path} is not an ArrayRecord file: {REMEDY}") from error
     if (size, rows, zlib.crc32(first_row)) != shard[2:0:-1] + (shard.first_row_crc32,):
-        raise UserError(f"shard {path} does not belong to this dataset: {advice}")
+        raise UserError(f"shard {path} does not belong to this dataset: {REMEDY}")

@@ -16,8 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diffeq_former.errors import UserError
+
 NOTHING = -1  # padding of a short row
 SHARD_BYTES = 64 * 2**20
+REMEDY = "copy it again or prepare the dataset again"
 
 # Rows are read one by one, in random order: no grouping, no read-ahead, no threads
 # (with threads, reading a record takes time in proportion to the number of records).
@@ -124,11 +127,17 @@ class Rows(Sequence):
         return np.pad(row.astype(np.int32), (0, missing), constant_values=NOTHING)
 
     def _read(self, shard: int, position: int) -> bytes:
-        with self._lock:
-            if self._readers[shard] is None:
-                self._readers[shard] = open_shard(self._paths[shard])
-            self._readers[shard].seek(position)
-            return self._readers[shard].read()
+        try:
+            with self._lock:
+                if self._readers[shard] is None:
+                    self._readers[shard] = open_shard(self._paths[shard])
+                self._readers[shard].seek(position)
+                return self._readers[shard].read()
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise UserError(
+                f"shard {self._paths[shard]} is damaged (record {position} cannot be"
+                f" read): {REMEDY}"
+            ) from error
 
 
 def open_shard(path: str):

@@ -86,6 +86,19 @@ def test_shard_of_the_same_size_and_number_of_rows(broken):
     assert f"shard {path} does not belong to this dataset" in refused(broken)
 
 
+def test_shard_with_a_damaged_row(broken):
+    """Noticed when it is read."""
+    loaded = dataset.load(broken)
+    path, rows = loaded.shard_paths("train")[0], loaded.rows("train")
+    record, data = rows._read(0, 9), path.read_bytes()
+    at = data.index(record)
+    path.write_bytes(data[:at] + b"\0" * len(record) + data[at + len(record) :])
+    rows = dataset.load(broken).rows("train")
+    rows[8]
+    with pytest.raises(UserError, match=rf"{path} is damaged \(record 9 .*: copy it"):
+        rows[9]
+
+
 def test_foreign_tokenizer(broken, hf_folder):
     shutil.rmtree(broken / "tokenizer")
     tokenizers.load(f"hf:{hf_folder}").save(broken / "tokenizer")
