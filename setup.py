@@ -44,6 +44,7 @@ EXTRAS = {
     "test": [
         *PLOT,
         *SERVE,
+        "hypothesis>=6.150,<7",
         "openai>=3,<4",
         "pytest>=9,<10",
         "pytest-xdist>=3.8,<4",

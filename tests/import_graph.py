@@ -23,7 +23,7 @@ FILES = {
 }
 # From the bottom up: a part imports only what stands above it in this list.
 LAYERS = (
-    *("errors", "process_exit", "compilation_cache", "json_output", "locks"),
+    *("errors", "process_exit", "compilation_cache", "json_io", "locks"),
     "atomic_io",
     "ode",
     "config",

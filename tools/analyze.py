@@ -33,7 +33,7 @@ from diffeq_former.analysis.results import bind
 from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers.study import stabilisers
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line
 
 # Kinds that train their own runs: functions (output, *, options) -> rows.
 STUDIES: dict[str, Callable[..., list[dict]]] = {"stabilisers": stabilisers}

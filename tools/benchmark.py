@@ -31,7 +31,6 @@ rounds, with the lowest and the highest.
 import functools
 import importlib.util
 import itertools
-import json
 import sys
 from pathlib import Path
 
@@ -40,7 +39,7 @@ from ml_collections import config_flags
 
 from diffeq_former import cli, process_exit
 from diffeq_former.errors import UserError
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line, read_object
 
 config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 flags.DEFINE_multi_string(
@@ -150,10 +149,7 @@ def speculation(
 def _read_recorded(path: str | None, mode: str, configs: dict) -> dict[str, float]:
     if not path:
         return {}
-    try:
-        recorded = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"--recorded: {path}: {error}") from error
+    recorded = read_object(Path(path))
     if mode != "train" or not recorded.keys() <= configs.keys():
         raise UserError(
             f"--recorded: expected the mode train and a --variant each for"

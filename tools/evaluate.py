@@ -18,7 +18,7 @@ from absl import flags
 
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags, process_flags
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _DATA = flags.DEFINE_string(

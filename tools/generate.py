@@ -25,7 +25,7 @@ from pathlib import Path
 
 from absl import flags
 
-from diffeq_former import cli, json_output
+from diffeq_former import cli, json_io
 from diffeq_former.cli import mesh_flags, process_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
@@ -103,7 +103,7 @@ def main() -> None:
         text = "\n---\n".join(texts)
         print(text.removeprefix(printer.text) if printer else text)
         if draft:
-            print(json_output.dumps(_metrics(generator, seconds)), file=sys.stderr)
+            print(json_io.dumps(_metrics(generator, seconds)), file=sys.stderr)
 
 
 def _check_flags() -> None:

@@ -27,7 +27,7 @@ from absl import flags
 from diffeq_former import cli
 from diffeq_former.cli import mesh_flags, process_flags
 from diffeq_former.errors import UserError
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _TASKS = flags.DEFINE_list("tasks", None, "Names of tasks.", required=True)

@@ -16,7 +16,7 @@ from ml_collections import config_flags
 
 from diffeq_former import cli
 from diffeq_former.errors import UserError
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 _NUM_DEVICES = flags.DEFINE_integer(

@@ -37,7 +37,7 @@ from diffeq_former import cli
 from diffeq_former.analysis import plotting
 from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line
 
 flags.DEFINE_string("output", None, "A new .png file.", required=True)
 flags.DEFINE_multi_string(

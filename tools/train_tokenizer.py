@@ -10,7 +10,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line
 
 _SOURCE = flags.DEFINE_string("source", None, "Source of the text.", required=True)
 _VOCAB_SIZE = flags.DEFINE_integer(

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from diffeq_former.analysis import pages
-from diffeq_former.json_output import dumps
+from diffeq_former.json_io import dumps
 
 PAGE = "index.html"
 
 
 def write_json(path: Path, values) -> None:
-    """Write values as JSON, see json_output.py."""
+    """Write values as JSON, see json_io.py."""
     path.write_text(dumps(values, indent=1) + "\n", encoding="utf-8")
 
 

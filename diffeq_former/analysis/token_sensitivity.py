@@ -18,7 +18,7 @@ from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import interval, rank_correlation
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
-from diffeq_former.json_output import plain
+from diffeq_former.json_io import plain
 
 
 @jax.jit

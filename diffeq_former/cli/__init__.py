@@ -137,8 +137,8 @@ def _path_errors() -> Iterator[None]:
             raise
         paths = [p for p in (error.filename, error.filename2) if p is not None]
         raise UserError(f"{' -> '.join(map(str, paths))}: {error.strerror}") from error
-    except UnicodeEncodeError as error:  # such as a file name that is not UTF-8
-        raise UserError(f"{error.object!r} is not valid Unicode; rename it") from error
+    except UnicodeEncodeError as error:  # a file name or a prompt that is not UTF-8
+        raise UserError(f"{error.object!r} is not valid Unicode") from error
 
 
 def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> list[str]:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from diffeq_former.errors import UserError
+from diffeq_former.json_io import read_object
 
 CONFIG, WEIGHTS, INDEX = (
     "config.json",
@@ -34,7 +35,7 @@ class HFFolder:
         self.path = path
         if not (path / CONFIG).is_file():
             raise UserError(f"{path} is not a Hugging Face model: it has no {CONFIG}")
-        self.config = read_json(path / CONFIG)
+        self.config = read_object(path / CONFIG)
         self._files = self._find_tensors()
 
     @property
@@ -67,7 +68,7 @@ class HFFolder:
                 f"{self.path} has neither {WEIGHTS} nor {INDEX}{hint}: save the model"
                 " with transformers' save_pretrained"
             )
-        shards = read_json(path).get("weight_map")
+        shards = read_object(path).get("weight_map")
         if not isinstance(shards, dict):
             raise UserError(f"{path} is damaged: it has no weight_map")
         found = {}
@@ -108,17 +109,6 @@ def write(
         total = {"total_size": sum(sizes.values())}
         write_json(folder / INDEX, {"metadata": total, "weight_map": weight_map})
     write_json(folder / CONFIG, config)
-
-
-def read_json(path: Path) -> dict:
-    """Read a JSON object; raise UserError if the file is missing or damaged."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is missing or damaged: {error}") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged: expected a JSON object")
-    return value
 
 
 def write_json(path: Path, value: dict) -> None:

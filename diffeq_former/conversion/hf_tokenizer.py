@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from diffeq_former.conversion.hf_folder import read_json, write_json
+from diffeq_former.conversion.hf_folder import write_json
 from diffeq_former.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from diffeq_former.data.tokenizers import (
     ByteTokenizer,
@@ -17,6 +17,7 @@ from diffeq_former.data.tokenizers import (
     Tokenizer,
 )
 from diffeq_former.errors import UserError
+from diffeq_former.json_io import read_object
 
 GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -90,7 +91,7 @@ def write(
     config = _write_model(tokenizer, folder)
     if not (folder / TOKENIZER_CONFIG).exists():
         write_json(folder / TOKENIZER_CONFIG, config | {"model_max_length": max_len})
-    return _ids(read_json(folder / GENERATION))
+    return _ids(read_object(folder / GENERATION))
 
 
 def _ids(given: Mapping) -> dict:

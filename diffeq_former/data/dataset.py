@@ -10,6 +10,7 @@ from pathlib import Path
 from diffeq_former.data import tokenizers
 from diffeq_former.data.rows import REMEDY, Rows, Shard, open_shard
 from diffeq_former.errors import UserError
+from diffeq_former.json_io import read_object
 
 FORMAT = 1
 MANIFEST = "dataset.json"
@@ -94,15 +95,12 @@ def load(path: str | os.PathLike) -> Dataset:
 
 def _parse(path: Path) -> Dataset:
     manifest = path / MANIFEST
-    try:
-        fields = json.loads(manifest.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not manifest.exists():
         raise UserError(
             f"no prepared dataset at {path} ({MANIFEST} is missing): make one with"
             f" tools/prepare_data.py --source=... --tokenizer=... --output={path}"
-        ) from error
-    except ValueError as error:
-        raise UserError(f"{manifest} is damaged: {error}") from error
+        )
+    fields = read_object(manifest)
     try:
         if fields.pop("format") != FORMAT:
             raise UserError(f"{manifest}: unknown format: prepare the dataset again")

@@ -7,7 +7,6 @@ with a prepared dataset and with a run.
 import abc
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import ClassVar
 
 from diffeq_former.atomic_io import atomic_file
 from diffeq_former.errors import UserError
+from diffeq_former.json_io import read_object
 
 CONFIG = "tokenizer_config.json"
 HF_END_OF_TEXT = (
@@ -224,7 +224,4 @@ def load_saved(directory: str | os.PathLike) -> Tokenizer:
 def _opening(tokenizer: Tokenizer, path: Path) -> tuple[int, ...]:
     if not path.is_file():
         return ()
-    try:
-        return tokenizer.described_opening(json.loads(path.read_bytes()))
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not a JSON object") from error
+    return tokenizer.described_opening(read_object(path))

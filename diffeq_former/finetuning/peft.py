@@ -1,12 +1,12 @@
 """PEFT's adapter_config.json, and the names of the layers in Hugging Face models."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from diffeq_former.config import ModelConfig, Stabilisers
 from diffeq_former.errors import UserError
+from diffeq_former.json_io import read_object
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.models.lora import is_adapted
 from diffeq_former.models.weight_specs import LinearSpec
@@ -94,12 +94,12 @@ def read_settings(folder: Path, c: ModelConfig) -> ModelConfig:
         modules that the model does not have.
     """
     path = folder / SETTINGS
+    read = read_object(path)
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
         rank, alpha = int(read["r"]), float(read["lora_alpha"])
         targets = [str(target) for target in read["target_modules"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is missing or damaged: {error!r}") from error
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise UserError(f"{path} is damaged: {error!r}") from error
     for key, value in _PLAIN.items():
         if read.get(key, value) != value:
             raise UserError(f"{path}: {key} is {read[key]!r}, expected {value!r}")

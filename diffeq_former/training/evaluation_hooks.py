@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diffeq_former.config import Config, TrainingConfig
-from diffeq_former.json_output import print_line
+from diffeq_former.json_io import print_line
 from diffeq_former.training import metrics_file, run_directory
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.writers import MetricsWriter

@@ -27,6 +27,7 @@ from diffeq_former.data.pipeline import check_enough
 from diffeq_former.distributed.mesh import check_model_fits
 from diffeq_former.distributed.multihost import check_same, is_primary, run_on_all
 from diffeq_former.errors import UserError
+from diffeq_former.json_io import read_object
 from diffeq_former.locks import try_lock
 from diffeq_former.training import checkpoint, state
 
@@ -169,12 +170,12 @@ def read_config(workdir: Path) -> Config:
     path = workdir / CONFIG
     if not path.is_file():
         raise UserError(f"{workdir} is not a run: it has no {CONFIG}")
-    return resolve(_read_json(path))
+    return resolve(read_object(path))
 
 
 def tokenizer_fingerprint(workdir: Path) -> str:
     """Return the fingerprint of the tokenizer that the run was trained with."""
-    return _read_json(workdir / MANIFEST).get("tokenizer_fingerprint")
+    return read_object(workdir / MANIFEST).get("tokenizer_fingerprint")
 
 
 def load(workdir: Path | str, mesh: Mesh, step: int | None = None) -> LoadedRun:
@@ -223,20 +224,13 @@ def _check_empty(workdir: Path) -> None:
 
 
 def _check_dataset(workdir: Path, dataset: Dataset) -> None:
-    old, new = _read_json(workdir / MANIFEST), _read_json(dataset.path / MANIFEST)
+    old, new = read_object(workdir / MANIFEST), read_object(dataset.path / MANIFEST)
     changed = [k for k in old if old[k] != new.get(k)]
     if changed:
         raise UserError(
             f"{dataset.path} is not the dataset of the run {workdir}: they differ in"
             f" {', '.join(sorted(changed))}: use that one, or another --workdir"
         )
-
-
-def _read_json(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is missing or damaged: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
 from diffeq_former.config.dataclass_config import flatten
-from diffeq_former.json_output import dumps
+from diffeq_former.json_io import dumps
 from diffeq_former.training import metrics_file
 
 ROLLBACKS = "rollbacks"

@@ -236,7 +236,7 @@ ALL_MODES = "train, weights, depth, decode, data, startup, torch, speculation"
         ),
         (
             ["train", "--recorded=nowhere.json"],
-            "--recorded: nowhere.json: [Errno 2] No such file or directory:"
+            "nowhere.json is missing or damaged: [Errno 2] No such file or directory:"
             " 'nowhere.json'",
         ),
         (

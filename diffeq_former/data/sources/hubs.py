@@ -83,19 +83,37 @@ def _name_and_split(argument: str) -> tuple[str, str]:
 
 def _texts(rows: Iterable[dict], spec: str) -> Iterator[str | bytes]:
     field = None
-    for row in rows:
+    for row in _rows(rows, spec):
         field = field or _text_field(row, spec)
-        if row[field] is not None:
-            yield row[field]
+        text = row.get(field)
+        if not isinstance(text, str | bytes | None):
+            raise UserError(
+                f"source {spec!r}: the field {field} is {type(text).__name__}, expected"
+                " text"
+            )
+        if text is not None:
+            yield text
+
+
+def _rows(rows: Iterable[dict], spec: str) -> Iterator[dict]:
+    """Yield the rows; an error of the library of their format raises UserError."""
+    iterator = iter(rows)
+    while True:
+        try:
+            row = next(iterator)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _unreadable(spec, error) from error
+        yield row
 
 
 def _text_field(row: dict, spec: str) -> str:
     """Return "text", or the only field whose name ends so (as pg19's book_text)."""
     names = [name for name in row if name.endswith("text")]
-    field = "text" if "text" in names else names[0] if len(names) == 1 else None
-    if field is None or not isinstance(row[field], str | bytes):
+    if "text" not in names and len(names) != 1:
         raise UserError(f"source {spec!r}: no text field among {', '.join(row)}")
-    return field
+    return "text" if "text" in names else names[0]
 
 
 def _unreadable(spec: str, error: Exception) -> UserError:

@@ -11,7 +11,7 @@ from diffeq_former.analysis.results import write_json
 from diffeq_former.experiments.stabilisers import verdict
 from diffeq_former.experiments.stabilisers.grid import UNIT
 from diffeq_former.experiments.stabilisers.verdict import spread
-from diffeq_former.json_output import plain
+from diffeq_former.json_io import plain
 
 _GROUP = ("residual", "norm", "step", "depth")
 # The columns of the table, as functions of a run.

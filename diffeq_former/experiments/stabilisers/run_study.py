@@ -17,6 +17,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers import grid as grids
 from diffeq_former.experiments.stabilisers import report, run
 from diffeq_former.experiments.stabilisers.grid import Grid, Training
+from diffeq_former.json_io import read_object
 
 SETTINGS, RUNS, REPORT = "study.json", "runs", "report"
 
@@ -44,7 +45,7 @@ def _begin(output: Path, dataset, training: Training) -> None:
     }
     path = output / SETTINGS
     if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_object(path)
         if changed := [k for k in settings if found.get(k) != settings[k]]:
             name = changed[0]
             raise UserError(
@@ -67,7 +68,7 @@ def _train(folder: Path, configs: dict, dataset) -> list[dict]:
         is_new = not path.is_file()
         if is_new:
             _write(path, dataclasses.asdict(cell) | run.run(config, dataset, mesh))
-        runs.append(_read(path))
+        runs.append(read_object(path))
         done = f"{time.monotonic() - start:.1f} s" if is_new else "already done"
         _log(f"{number}/{len(configs)} {cell.name}: {_outcome(runs[-1])}, {done}")
     return runs
@@ -87,7 +88,3 @@ def _write(path: Path, values: dict) -> None:
     text = json.dumps(values, default=lambda array: np.asarray(array).tolist())
     with atomic_file(path) as partial:
         partial.write_text(text + "\n", encoding="utf-8")
-
-
-def _read(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))

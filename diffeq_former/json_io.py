@@ -1,9 +1,23 @@
-"""JSON output of any numbers: arrays are lists, and non-finite numbers are null."""
+"""JSON files and lines: arrays are written as lists, and non-finite numbers as null."""
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
+
+from diffeq_former.errors import UserError
+
+
+def read_object(path: Path) -> dict:
+    """Read a JSON object; raise UserError if the file is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is missing or damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: expected a JSON object")
+    return value
 
 
 def dumps(values, **options) -> str:
