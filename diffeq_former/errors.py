@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -36,6 +37,16 @@ def is_disk_full(error: Exception) -> bool:
     Some libraries preserve only the message of the system's error.
     """
     return any(os.strerror(code) in str(error) for code in _DISK_FULL)
+
+
+def require_finite(path: Path, name: str, array) -> None:
+    """Raise UserError unless all values of an array that a file holds are finite."""
+    import numpy as np
+
+    if not np.isfinite(array).all():
+        raise UserError(
+            f"{path}: {name} has values that are not finite; use weights that are"
+        )
 
 
 def require(condition: bool, field: str, expected: str, value: object) -> None:

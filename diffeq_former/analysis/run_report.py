@@ -40,7 +40,7 @@ def training(metrics: training_curves.Metrics, folder: Path) -> str:
 
 def samples(path: Path) -> str:
     """Show the last sample in samples.txt, and the earlier ones collapsed."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     parts = [part.strip() for part in text.split("--- step ") if part.strip()]
     if not parts:
         return pages.paragraph("The run wrote no samples; set training.sample_every.")

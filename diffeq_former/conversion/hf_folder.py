@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_finite
 from diffeq_former.json_io import read_object
 
 CONFIG, WEIGHTS, INDEX = (
@@ -51,7 +51,9 @@ class HFFolder:
                     f"{path}: {key} is {dtype}; only float32, float16 and bfloat16 are"
                     " read"
                 )
-            return file.get_tensor(key).astype(np.float32)
+            array = file.get_tensor(key).astype(np.float32)
+            require_finite(path, key, array)
+            return array
 
     def _find_tensors(self) -> dict[str, Path]:
         """Return the file of each key."""
@@ -69,7 +71,8 @@ class HFFolder:
                 " with transformers' save_pretrained"
             )
         shards = read_object(path).get("weight_map")
-        if not isinstance(shards, dict):
+        names = shards.values() if isinstance(shards, dict) else [None]
+        if not all(isinstance(name, str) for name in names):
             raise UserError(f"{path} is damaged: it has no weight_map")
         found = {}
         for name in sorted(set(shards.values())):

@@ -13,7 +13,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_finite
 
 _BLOCK = "transformer/block/"
 _MATRIX = {"bank": "f_W/weight", "base": "f_W/bias"}
@@ -81,6 +81,8 @@ def load(path: str | Path) -> tuple[ModelConfig, dict]:
         raise UserError(
             f"{path}: not an npz of the released code's parameters ({error})"
         ) from error
+    for name, array in arrays.items():
+        require_finite(path, name, array)
     return _config(meta), convert(meta["kind"], arrays)
 
 

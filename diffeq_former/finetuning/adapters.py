@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_finite
 from diffeq_former.finetuning.peft import (
     HF_MODULES,
     SETTINGS,
@@ -147,9 +147,12 @@ def _read_arrays(folder: Path) -> tuple[dict[str, np.ndarray], str | None]:
     try:
         with safe_open(path, "numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}
-            return arrays, (file.metadata() or {}).get(FINGERPRINT)
+            fingerprint = (file.metadata() or {}).get(FINGERPRINT)
     except (OSError, TypeError, SafetensorError) as error:
         raise UserError(f"{path} is missing or damaged: {error}") from error
+    for name, array in arrays.items():
+        require_finite(path, name, array)
+    return arrays, fingerprint
 
 
 def _shape_text(shape: tuple[int, ...] | None) -> str:

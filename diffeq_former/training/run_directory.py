@@ -152,16 +152,16 @@ def check_same_everywhere(workdir: Path, config: Config, dataset: Dataset) -> No
 
 
 def _run_and_checkpoints(workdir: Path) -> str:
-    """Return the text of the run's config and the steps of its checkpoints."""
+    """Return the content of the run's config and the steps of its checkpoints."""
     config = workdir / CONFIG
-    text = config.read_text(encoding="utf-8") if config.is_file() else ""
-    return f"{text} {checkpoint.saved_steps(workdir / CHECKPOINTS)}"
+    content = config.read_bytes() if config.is_file() else b""
+    return f"{content} {checkpoint.saved_steps(workdir / CHECKPOINTS)}"
 
 
 def write_sample(workdir: Path, step: int, text: str) -> None:
     """Append text to samples.txt, replacing samples of this and later steps."""
     path, header = workdir / SAMPLES, f"--- step {step} ---\n"
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = path.read_text("utf-8", errors="replace") if path.exists() else ""
     _write(path, before.partition(header)[0] + header + text + "\n")
 
 
@@ -269,10 +269,10 @@ def _lock(workdir: Path) -> list[int]:
         try:
             while (descriptor := try_lock(path)) is None:
                 if time.monotonic() > deadline:
+                    holder = file.read_text("utf-8", errors="replace").strip()
                     raise UserError(
-                        f"another run is training in {workdir} ("
-                        f"{file.read_text(encoding='utf-8').strip()}): wait until it"
-                        " ends, or use another --workdir"
+                        f"another run is training in {workdir} ({holder}): wait until"
+                        " it ends, or use another --workdir"
                     )
                 time.sleep(0.2)
             held.append(descriptor)

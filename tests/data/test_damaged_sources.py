@@ -42,10 +42,7 @@ def test_folders_beside_files_are_left_out(tmp_path):
     "line, problem",
     [
         ("[" * 100_000, "cannot be parsed (maximum recursion depth exceeded"),
-        (f'{{"n": {"9" * 5000}}}', "cannot be parsed (Exceeds the limit"),
-            '{"text": "a", "n": ' + "9" * 5000 + "}",
-            "cannot be parsed (Exceeds the limit",
-        ),
+        ('{"n": ' + "9" * 5000 + "}", "cannot be parsed (Exceeds the limit"),
         ('{"text": "a"', "not JSON (Expecting ',' delimiter)"),
         ('["text"]', 'expected an object whose "text" is a string'),
     ],
