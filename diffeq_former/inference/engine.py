@@ -97,6 +97,11 @@ class Engine:
         self._worker = threading.Thread(target=self._work, daemon=True)
         self._worker.start()
 
+    @property
+    def max_len(self) -> int:
+        """The most tokens of a prompt and its continuation."""
+        return self._generator.max_len
+
     def submit(
         self, completion: Completion, send: Callable[[Piece | RequestError], None]
     ) -> Job:

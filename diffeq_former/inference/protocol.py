@@ -90,7 +90,9 @@ class Completion(
                 "expected a string, a list of strings, a list of token ids, or a list"
                 " of such lists"
             )
-        return [_ids(one, info.context) for one in prompts]
+        if len(prompts) > MOST_CHOICES:
+            raise UserError(f"expected at most {MOST_CHOICES} prompts")
+        return [_ids(one, **info.context) for one in prompts]
 
     @pydantic.field_validator("stop", mode="before")
     @classmethod
@@ -98,21 +100,24 @@ class Completion(
         return [stop] if isinstance(stop, str) else stop
 
 
-def parse(body: bytes, model: str, tokenizer) -> Completion:
+def parse(body: bytes | bytearray, model: str, tokenizer, max_len: int) -> Completion:
     """Parse the body of a request.
 
     Args:
       body: The body, JSON.
       model: The name of the served model.
       tokenizer: The model's tokenizer.
+      max_len: The most tokens that a prompt may have.
 
     Raises:
       RequestError: If the request is invalid; names the field at fault.
     """
     try:
-        completion = Completion.model_validate_json(body, context=tokenizer)
+        completion = Completion.model_validate_json(
+            body, context={"tokenizer": tokenizer, "max_len": max_len}
+        )
     except pydantic.ValidationError as error:
-        raise _as_request_error(error.errors()[0]) from error
+        raise _as_request_error(error.errors(include_input=False)[0]) from error
     if completion.model not in (None, model):
         raise RequestError(
             f"model: expected {model!r}, got {completion.model!r}",
@@ -143,14 +148,30 @@ def _as_request_error(error) -> RequestError:
     )
 
 
-def _ids(prompt: str | list[int], tokenizer) -> list[int]:
-    """Return a prompt's token ids, without those that the tokenizer puts before it."""
+def _ids(prompt: str | list[int], tokenizer, max_len: int) -> list[int]:
+    """Return a prompt's token ids, without those that the tokenizer puts before it.
+
+    Raises:
+      UserError: If it is neither a text nor token ids, or clearly too long; a text is
+        tokenised from its beginning until that is known.
+    """
     if isinstance(prompt, str):
+        end = 4 * max_len  # characters
+        while end < len(prompt):
+            _check_length(tokenizer.encode(prompt[:end]), max_len)
+            end *= 4
         return tokenizer.encode(prompt)
+    _check_length(prompt, max_len)
     if not _is_ids(prompt) or not all(0 <= i < tokenizer.vocab_size for i in prompt):
         raise UserError(f"expected strings or token ids below {tokenizer.vocab_size}")
     start = len(tokenizer.before)
     return prompt[start:] if prompt[:start] == tokenizer.before else prompt
+
+
+def _check_length(ids: list[int], max_len: int) -> None:
+    most = max_len + 16  # the last tokens of a text that was cut may be others
+    if isinstance(ids, list) and len(ids) > most:
+        raise UserError(f"expected at most the model's max_len of {max_len} tokens")
 
 
 def _is_ids(value) -> bool:

@@ -2,10 +2,12 @@
 
 import asyncio
 import functools
+import gc
 import json
 import signal
 from collections.abc import AsyncIterator, Awaitable
 
+import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -15,11 +17,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from diffeq_former.inference import protocol
+from diffeq_former.inference.bounds import Bodies, BoundedProtocol
 from diffeq_former.inference.engine import Engine, Job, Piece
 from diffeq_former.inference.protocol import Completion, RequestError
 
-LONGEST_BODY = 4 * 2**20  # bytes
-_DISCARDED = 8 * LONGEST_BODY  # bytes of a rejected body that are read and discarded
+# Requests parsed at a time: a body of many small lists takes 30 times its bytes.
+_PARSERS = 1
 
 
 class Server(uvicorn.Server):
@@ -37,6 +40,7 @@ class Server(uvicorn.Server):
             # Its logging configuration would close the handlers of the whole process.
             uvicorn.Config(
                 app,
+                http=BoundedProtocol,
                 lifespan="off",
                 log_config=None,
                 log_level="error",
@@ -44,6 +48,10 @@ class Server(uvicorn.Server):
             )
         )
         self._engine = engine
+
+    def run(self, sockets=None) -> None:
+        gc.freeze()  # or the garbage of each large body has all modules searched
+        super().run(sockets)
 
     def handle_exit(self, sig, frame) -> None:
         """End after the responses in progress; a second signal kills the process."""
@@ -66,8 +74,8 @@ def make_app(model: str, engine: Engine, tokenizer) -> Starlette:
         return JSONResponse(protocol.models(model))
 
     async def completions(request: Request) -> Response:
-        body = await _body(request)
-        completion = await run_in_threadpool(protocol.parse, body, model, tokenizer)
+        async with bodies.read(request) as body:
+            completion = await anyio.to_thread.run_sync(parse, body, limiter=parsers)
         results, loop = asyncio.Queue(), asyncio.get_running_loop()
         send = functools.partial(loop.call_soon_threadsafe, results.put_nowait)
         pieces = _pieces(engine.submit(completion, send), results)
@@ -81,6 +89,10 @@ def make_app(model: str, engine: Engine, tokenizer) -> Starlette:
             media_type="text/event-stream",
         )
 
+    bodies, parsers = Bodies(), anyio.CapacityLimiter(_PARSERS)
+    parse = functools.partial(
+        protocol.parse, model=model, tokenizer=tokenizer, max_len=engine.max_len
+    )
     answer = functools.partial(protocol.answer, model)
     return Starlette(
         routes=[
@@ -94,20 +106,6 @@ def make_app(model: str, engine: Engine, tokenizer) -> Starlette:
             ClientDisconnect: lambda *_: Response(),  # which nobody receives
         },
     )
-
-
-async def _body(request: Request) -> bytes:
-    """Read the body; one that is too long is discarded before the response."""
-    body, size = bytearray(), 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= LONGEST_BODY:
-            body += chunk
-        elif size > _DISCARDED:
-            break
-    if size > LONGEST_BODY:
-        raise RequestError(f"the body has more than {LONGEST_BODY} bytes", None, 413)
-    return bytes(body)
 
 
 async def _unless_left(request: Request, work: Awaitable):

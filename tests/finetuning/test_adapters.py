@@ -144,6 +144,11 @@ WRONG = {
     "kind": ({"peft_type": "IA3"}, {}, "peft_type is 'IA3', expected 'LORA'"),
     "dora": ({"use_dora": True}, {}, "use_dora is True, expected False"),
     "width": ({}, {FIRST: np.ones((3, 8), np.float32)}, "is [3, 8], expected [3, 16]"),
+    "not finite": (
+        {},
+        {FIRST: np.full((4, 16), np.inf, np.float32)},
+        "has values that are not finite",
+    ),
     "depth": ({}, {LAST: np.ones((3, 16), np.float32)}, "is [3, 16], expected missing"),
 }
 

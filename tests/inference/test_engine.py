@@ -13,7 +13,7 @@ from diffeq_former.inference.protocol import Completion, RequestError
 
 def completion(n=1, temperature=1.0, max_tokens=4):
     fields = {"n": n, "temperature": temperature, "max_tokens": max_tokens, "seed": 1}
-    context = ByteTokenizer()
+    context = {"tokenizer": ByteTokenizer(), "max_len": 64}
     return Completion.model_validate({"prompt": "a"} | fields, context=context)
 
 

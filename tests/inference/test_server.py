@@ -10,7 +10,7 @@ import time
 import pytest
 
 from diffeq_former.data.tokenizers import ByteTokenizer
-from diffeq_former.inference import server
+from diffeq_former.inference import bounds
 
 PROMPT, GREEDY = "The list", {"temperature": 0}
 
@@ -195,9 +195,9 @@ def test_unknown_paths_and_methods(ask):
 
 
 def test_a_body_that_is_too_large(ask):
-    body = json.dumps({"prompt": "a" * server.LONGEST_BODY}).encode()
+    body = json.dumps({"prompt": "a" * bounds.LONGEST_BODY}).encode()
     status, answer = ask("/v1/completions", body)
-    assert status == 413 and "4194304 bytes" in answer["error"]["message"]
+    assert status == 413 and "1048576 bytes" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(

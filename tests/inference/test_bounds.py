@@ -1,0 +1,117 @@
+"""What clients can make the server hold has bounds, and others are served meanwhile."""
+
+import contextlib
+import json
+import socket
+import time
+
+import pytest
+
+from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.inference import bounds, protocol
+from diffeq_former.inference.protocol import RequestError
+
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+
+
+def connected(served):
+    host, port = served.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def is_ended(connection) -> bool:
+    """Whether the server has closed it, which it does without a response here."""
+    with contextlib.suppress(ConnectionResetError):
+        return connection.recv(1000) == b""
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", POST, b"GET /health HTTP/1.1\r\nHost: a"])
+def test_headers_that_do_not_arrive(served, ask, monkeypatch, sent):
+    monkeypatch.setattr(bounds, "SECONDS_FOR_HEADERS", 0.2)
+    with connected(served) as connection:
+        connection.sendall(sent)
+        assert is_ended(connection)
+    assert ask("/health")[0] == 200
+
+
+def test_headers_that_do_not_arrive_after_a_response(served, monkeypatch):
+    monkeypatch.setattr(bounds, "SECONDS_FOR_HEADERS", 0.2)
+    with connected(served) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"GET")
+        assert is_ended(connection)
+
+
+def test_a_body_that_does_not_arrive(served, complete, monkeypatch):
+    monkeypatch.setattr(bounds, "SECONDS_FOR_BODY", 0.2)
+    with connected(served) as connection:
+        connection.sendall(POST + b"Content-Length: 99\r\n\r\n{")
+        answer = connection.makefile("rb").read(1000).decode()
+        assert answer.startswith("HTTP/1.1 408 ")
+        assert "the body did not arrive within 0.2 s" in answer
+    assert complete(prompt="a", max_tokens=1)[0] == 200
+
+
+def test_more_connections_than_that(served, ask, monkeypatch):
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connected(served)) for _ in range(3)]
+        assert ask("/health")[0] == 200  # all of them are counted by now
+        monkeypatch.setattr(bounds, "MOST_CONNECTIONS", 3)
+        assert is_ended(stack.enter_context(connected(served)))
+        held.pop().close()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                assert ask("/health")[0] == 200
+                return
+    raise AssertionError("a connection that was closed still counts")
+
+
+def test_bodies_in_flight(served, complete, monkeypatch):
+    monkeypatch.setattr(bounds, "MOST_BODY_BYTES", 3000)
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            connection = stack.enter_context(connected(served))
+            connection.sendall(POST + b"Content-Length: 2000\r\n\r\n" + b" " * 1400)
+        deadline = time.monotonic() + 60
+        while (status := complete(prompt="a" * 500, max_tokens=1)[0]) == 200:
+            assert time.monotonic() < deadline
+        assert status == 429
+    while complete(prompt="a" * 500, max_tokens=1)[0] != 200:
+        assert time.monotonic() < deadline
+
+
+class Counting(ByteTokenizer):
+    """Counts the characters that it encodes."""
+
+    num_characters = 0
+
+    def encode(self, text):
+        self.num_characters += len(text)
+        return super().encode(text)
+
+
+@pytest.mark.parametrize("prompt", ["a" * 1_000_000, [97] * 100_000])
+def test_a_prompt_is_not_read_to_its_end(prompt):
+    tokenizer = Counting()
+    body = json.dumps({"prompt": prompt}).encode()
+    with pytest.raises(
+        RequestError, match="^prompt: .* max_len of 100 tokens"
+    ) as error:
+        protocol.parse(body, "tiny", tokenizer, 100)
+    assert error.value.status == 400 and tokenizer.num_characters <= 400
+
+
+@pytest.mark.parametrize("length", [99, 100, 400, 401, 5000])
+def test_long_texts_of_few_tokens_are_prompts(length):
+    """One token for each hundred characters."""
+
+    class Coarse(ByteTokenizer):
+        def encode(self, text):
+            return [97] * (len(text) // 100)
+
+    body = json.dumps({"prompt": "a" * length}).encode()
+    [ids] = protocol.parse(body, "tiny", Coarse(), 100).prompt
+    assert len(ids) == length // 100
