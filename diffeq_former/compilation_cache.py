@@ -1,9 +1,13 @@
 """Persistent cache of compiled programs, which shortens the start of later runs."""
 
 import os
+import re
+import warnings
 from pathlib import Path
 
 import jax
+
+_UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '(.+)'")
 
 
 def enable() -> None:
@@ -26,3 +30,22 @@ def enable() -> None:
     if os.access(directory, os.W_OK):
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        _replace_damaged(directory)
+
+
+def _replace_damaged(directory: Path) -> None:
+    """Remove entries that JAX fails to read, instead of showing its warning.
+
+    JAX compiles the program then, but would never replace the entry. As its warning
+    has only the name of the program, all entries of that name are removed.
+    """
+    show = warnings.showwarning
+
+    def show_others(message, *args, **options) -> None:
+        if match := _UNREADABLE.match(str(message)):
+            for path in directory.glob(f"{match[1]}-*"):
+                path.unlink(missing_ok=True)
+        else:
+            show(message, *args, **options)
+
+    warnings.showwarning = show_others

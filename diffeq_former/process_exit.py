@@ -1,5 +1,6 @@
 """Exit codes, and immediate exits for processes that would otherwise hang."""
 
+import contextlib
 import os
 import sys
 from typing import NoReturn
@@ -47,8 +48,12 @@ def exit_now(code: int, message: str) -> NoReturn:
     Exit handlers would write, and wait for other processes or for a save that does not
     finish. Later output of other threads, such as those of a failed save, is dropped.
     """
-    sys.stdout.flush()
-    with os.fdopen(os.dup(_STDERR), "w", errors="backslashreplace") as stderr:
+    with contextlib.suppress(OSError, ValueError):  # closed or full streams
+        sys.stdout.flush()
+    with (
+        contextlib.suppress(OSError, ValueError),
+        os.fdopen(os.dup(_STDERR), "w", errors="backslashreplace") as stderr,
+    ):
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
         sys.stderr.flush()  # wait for a write in progress
         print(message, file=stderr)

@@ -104,6 +104,10 @@ class Command:
             out, err = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def arguments(self, workdir: Path) -> list[str]:
+        """Of a process that runs it."""
+        return [sys.executable, "-m", "diffeq_former.main", *self._flags(workdir)]
+
     def _flags(self, workdir: Path) -> tuple[str, str]:
         return f"--config={self._folder}/config.py", f"--workdir={workdir}"
 

@@ -118,6 +118,46 @@ def test_a_bug_shows_where_it_is(run_process):
     assert "Traceback" in result.stderr and "not the user's fault" in result.stderr
 
 
+FULL = "stdout cannot be written (No space left on device): the results are lost"
+
+
+@pytest.mark.parametrize(
+    "redirections, code, out, err",
+    [
+        ("2>&-", 0, "3\n", ""),
+        (">&-", 0, "", ""),
+        ("<&- >&- 2>&-", 0, "", ""),
+        ("2>/dev/full", 0, "3\n", ""),
+        (">/dev/full", 2, "", f"error: {FULL}\n"),
+        (">/dev/full 2>&1", 2, "", ""),
+        ("--end=refused 2>/dev/full", 2, "3\n", ""),
+        ("--end=full 2>/dev/full", 2, "3\n", ""),
+        ("--end=full >/dev/full 2>&-", 2, "", ""),
+        ("> >(true)", 0, "", ""),
+    ],
+)
+def test_streams_that_take_nothing(script, redirections, code, out, err):
+    command = f"{sys.executable} {script} --count=3 {redirections}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (code, out, err)
+
+
+def test_a_closed_stream_is_no_other_file(tmp_path):
+    """The first file that is opened would get its number, and what is written to it."""
+    code, path = tmp_path / "code.py", tmp_path / "file"
+    code.write_text(f"""
+import sys
+from diffeq_former.cli import streams
+streams.guard()
+file = open({str(path)!r}, "w")
+print("message", file=sys.stderr)
+assert file.fileno() > 2
+""")
+    command = f"{sys.executable} {code} <&- >&- 2>&-"
+    subprocess.run(["bash", "-c", command], check=True)
+    assert path.read_text() == ""
+
+
 def test_help(run_process):
     result = run_process("--help")
     assert result.returncode == 0

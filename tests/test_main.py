@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -239,6 +240,15 @@ def test_full_disk(config, folder, small_disk):
     assert last_line.startswith(f"error: no room on the disk for {workdir}: ")
     assert f"the last good checkpoint is that of step {step}" in last_line
     assert run_directory.load(workdir, mesh_of()).step == step
+
+
+@pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&- >&-", "2>&1 | head -1"])
+def test_training_goes_on_without_its_streams(config, folder, tmp_path, redirections):
+    workdir = tmp_path / "run"
+    arguments = Command(folder, config).arguments(workdir)
+    command = f"set -o pipefail; {shlex.join(arguments)} {redirections}"
+    subprocess.run(["bash", "-c", command], check=True, capture_output=True)
+    assert saved_steps(workdir)[-1] == NUM_STEPS
 
 
 def test_a_shard_that_is_damaged_within(config, folder, tmp_path):

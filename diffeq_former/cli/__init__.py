@@ -5,7 +5,6 @@ Running out of device memory counts as invalid input: the same command would fai
 
 import contextlib
 import inspect
-import io
 import re
 import sys
 import traceback
@@ -14,6 +13,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
+from diffeq_former.cli import streams
 from diffeq_former.errors import (
     DiskFullError,
     OutOfMemoryError,
@@ -40,10 +40,7 @@ def run(
       choices: If given, the first argument must be one of them; it is passed to `main`.
       elsewhere: Hint that is appended to the error for any other first argument.
     """
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        # Write whole lines, even with PYTHONUNBUFFERED: otherwise a partial line of
-        # another thread may precede the last message.
-        sys.stderr.reconfigure(line_buffering=True, write_through=False)
+    streams.guard()
     app.run(
         lambda argv: sys.exit(_guarded(main, argv[1:])),
         flags_parser=lambda argv: _parse_flags(argv, choices, elsewhere),
@@ -107,7 +104,9 @@ def whole_numbers(
 def _guarded(main: Callable[..., int | None], arguments: list[str]) -> int:
     try:
         with _path_errors():
-            return main(*arguments) or OK
+            code = main(*arguments) or OK
+            sys.stdout.flush()
+            return code
     except UserError as error:
         if process_name() or isinstance(error, DiskFullError):
             exit_now(WRONG_INPUT, _line(error))

@@ -35,6 +35,8 @@ def translate_errors(workdir: Path, learning_rate: float) -> Iterator[None]:
             f"{diverged}: {_last_good(workdir)}; lower config.optimizer.learning_rate"
             f" ({learning_rate:g}) in another --workdir, or with --allow_config_change"
         ) from diverged
+    except UserError:
+        raise
     except TransientError as error:
         raise TransientError(
             f"{error}: {_last_good(workdir)}; the same command continues"

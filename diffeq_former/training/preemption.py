@@ -4,6 +4,7 @@ Launchers send SIGTERM or SIGUSR1 when the time limit is reached or the machine 
 preempted. Unlike those of Orbax and JAX, these handlers need no coordination service.
 """
 
+import contextlib
 import os
 import signal
 
@@ -34,4 +35,5 @@ class StopRequest:
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
             message = b"\nstopping once all is saved; Ctrl-C again stops at once\n"
-            os.write(2, message)
+            with contextlib.suppress(OSError):
+                os.write(2, message)
