@@ -16,14 +16,19 @@ start them. When one process fails, all end with another exit code, and all must
 started again. While a run is active, a second one in the same folder is refused.
 """
 
-from pathlib import Path
-
-from absl import flags
-from ml_collections import config_flags
-
-from diffeq_former import cli
-from diffeq_former.cli import process_flags
 from diffeq_former.training.preemption import StopRequest
+
+_stop = StopRequest()
+if __name__ == "__main__":
+    _stop.install()  # before the slow imports, so that no signal is lost
+
+from pathlib import Path  # noqa: E402
+
+from absl import flags  # noqa: E402
+from ml_collections import config_flags  # noqa: E402
+
+from diffeq_former import cli  # noqa: E402
+from diffeq_former.cli import process_flags  # noqa: E402
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run directory.", required=True)
@@ -32,8 +37,6 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
 )
 flags.mark_flag_as_required("config")
 flags.adopt_module_key_flags(process_flags)
-
-_stop = StopRequest()
 
 
 def main() -> int:
@@ -61,7 +64,7 @@ def main() -> int:
         analyse=make_analysis(config, dataset, mesh) if config.analysis_every else None,
     )
     try:
-        return loop.train(
+        code = loop.train(
             config,
             workdir,
             dataset,
@@ -71,6 +74,8 @@ def main() -> int:
             first_state=first_state,
             allow_config_change=_ALLOW_CONFIG_CHANGE.value,
         )
+        _stop.ignore()  # all is saved
+        return code
     except OutOfMemoryError as error:
         lines = advice(config, mesh, dataset.seq_len)
         raise OutOfMemoryError(f"{error}\n{lines}") from error
@@ -101,5 +106,4 @@ def _resolve(workdir: Path):
 
 
 if __name__ == "__main__":
-    _stop.install()  # before the slow imports, so that no signal is lost
     cli.run(main)

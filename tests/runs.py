@@ -22,6 +22,7 @@ from diffeq_former.config import (
     to_config_dict,
 )
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.training import checkpoint
 
 ROOT = command_lines.ROOT
 NUM_STEPS = 24
@@ -50,9 +51,18 @@ TINY = Config(
 
 def tiny_config(dataset: Dataset, **training) -> Config:
     """TINY on the dataset, with some training settings changed."""
-    settings = dataclasses.replace(TINY.training, **training)
     data = DataConfig(path=str(dataset.path))
-    return dataclasses.replace(TINY, data=data, training=settings)
+    return changed(dataclasses.replace(TINY, data=data), **training)
+
+
+def changed(config: Config, **training) -> Config:
+    """The config with some training settings changed."""
+    settings = dataclasses.replace(config.training, **training)
+    return dataclasses.replace(config, training=settings)
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    return checkpoint.saved_steps(workdir / "checkpoints")
 
 
 class Command:

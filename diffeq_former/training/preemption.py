@@ -30,6 +30,11 @@ class StopRequest:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._remember)
 
+    def ignore(self) -> None:
+        """Ignore the signals from now on, so that the exit code is that of the work."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
     def _remember(self, number: int, _) -> None:
         self.signal = signal.Signals(number).name
         if number == signal.SIGINT:
