@@ -4,6 +4,8 @@
 # make test-hf runs those against transformers, PEFT and lm-evaluation-harness; of
 #              PyTorch it installs what pip finds: that for CPUs, a tenth of the
 #              download, if PIP_EXTRA_INDEX_URL names its index
+# make soak    tries random settings, damage, names, kills and load: EXAMPLES of each,
+#              with the seeds from FIRST_SEED on
 # make lint    checks format and style
 #
 # Each makes its own virtual environment first, one for each version of Python:
@@ -27,7 +29,10 @@ WITH_HF = tests/conversion/test_transformers.py tests/inference/test_harness.py 
     tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
     tests/tools/test_harness.py
 
-.PHONY: demo test test-all test-hf with-hf lint install
+EXAMPLES ?= 12
+FIRST_SEED ?= 0
+
+.PHONY: demo test test-all test-hf with-hf soak lint install
 
 demo: install
 	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
@@ -37,14 +42,17 @@ test: install
 	$(PYTEST) --mesh
 
 test-all: install
-	$(PYTEST) -m ""
-	$(PYTEST) -m "" --mesh
+	$(PYTEST) -m "not soak"
+	$(PYTEST) -m "not soak" --mesh
+
+soak: install
+	$(PYTEST) -m soak tests/soak --examples=$(EXAMPLES) --first_seed=$(FIRST_SEED)
 
 test-hf:
 	@$(MAKE) --no-print-directory with-hf VENV=$(VENV)-hf EXTRAS=test,hf,harness
 
 with-hf: install
-	$(PYTEST) -m "" $(WITH_HF)
+	$(PYTEST) -m "not soak" $(WITH_HF)
 
 lint: install
 	$(VENV)/bin/ruff format --check .

@@ -26,7 +26,8 @@ def batch_of(num_rows: int, seed: int = 0) -> dict:
 
 
 def micro_batches(batch: dict, M: int) -> dict:
-    return {k: jnp.asarray(x.reshape(M, -1, x.shape[1])) for k, x in batch.items()}
+    batch = batch | {"sequences": np.arange(len(batch["inputs"]))}
+    return {k: jnp.asarray(x.reshape(M, -1, *x.shape[1:])) for k, x in batch.items()}
 
 
 def of_tree(config: Config, params: dict, batches_MBL: dict, key, grid=None):

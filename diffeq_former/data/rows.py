@@ -90,6 +90,7 @@ class RowWriter:
         from array_record.python.array_record_module import ArrayRecordWriter
 
         self._path = self._directory / f"{self._split}-{len(self._shards):05}"
+        str(self._path).encode()  # raises an error if it is not valid Unicode
         self._shard = ArrayRecordWriter(str(self._path), _WRITER_OPTIONS)
         self._rows, self._crc = 0, zlib.crc32(first_record)
 
@@ -133,7 +134,7 @@ class Rows(Sequence):
                     self._readers[shard] = open_shard(self._paths[shard])
                 self._readers[shard].seek(position)
                 return self._readers[shard].read()
-        except (RuntimeError, IndexError, ValueError) as error:
+        except (RuntimeError, IndexError) as error:
             raise UserError(
                 f"shard {self._paths[shard]} is damaged (record {position} cannot be"
                 f" read): {REMEDY}"
@@ -145,9 +146,11 @@ def open_shard(path: str):
 
     Raises:
       RuntimeError: If the file is not an ArrayRecord file.
+      UnicodeEncodeError: If the path is not valid Unicode.
     """
     from array_record.python.array_record_module import ArrayRecordReader
 
+    path.encode()  # raises an error if it is not valid Unicode
     reader = ArrayRecordReader(
         path, options=_READER_OPTIONS, file_reader_buffer_size=32768
     )

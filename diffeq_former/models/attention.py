@@ -14,6 +14,7 @@ from diffeq_former.models.attention_kernels import (
     detect_hardware,
     same_document,
 )
+from diffeq_former.models.dropout import Dropout
 from diffeq_former.models.partition import num_shards
 
 
@@ -29,12 +30,14 @@ class Attend(nn.Module):
     cached: bool
 
     @nn.compact
-    def __call__(self, q_BLNH, k_BLKH, v_BLKH, positions_BL, segments_BL) -> jax.Array:
+    def __call__(
+        self, q_BLNH, k_BLKH, v_BLKH, positions_BL, segments_BL, sequences_B
+    ) -> jax.Array:
         c, inputs = self.config, (q_BLNH, k_BLKH, v_BLKH, segments_BL)
         if self.cached:
             return self._over_cache(q_BLNH, k_BLKH, v_BLKH, positions_BL)
         if self.train and c.attention_dropout:
-            return self._with_dropout(*inputs)
+            return self._with_dropout(*inputs, sequences_B)
         L = q_BLNH.shape[1]
         return KERNELS[choose(c, detect_hardware(), L, num_shards("length"))](*inputs)
 
@@ -61,7 +64,7 @@ class Attend(nn.Module):
         slots_S = jnp.arange(cached[0].shape[1])
         return *cached, slots_S[None, None, :] <= positions_BL[:, :, None]
 
-    def _with_dropout(self, q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
+    def _with_dropout(self, q_BLNH, k_BLKH, v_BLKH, segments_BL, sequences_B):
         B, L, N, H = q_BLNH.shape
         K = k_BLKH.shape[2]
         q_BLKGH = q_BLNH.reshape(B, L, K, N // K, H)
@@ -73,7 +76,5 @@ class Attend(nn.Module):
             mask_BLL = mask_BLL & same_document(segments_BL)
         scores = jnp.where(mask_BLL[:, None, None], scores * H**-0.5, -jnp.inf)
         weights = jax.nn.softmax(scores).astype(v_BLKH.dtype)
-        weights = nn.Dropout(self.config.attention_dropout, deterministic=False)(
-            weights
-        )
+        weights = Dropout(self.config.attention_dropout)(weights, sequences_B)
         return jnp.einsum("bkgls,bskh->blkgh", weights, v_BLKH).reshape(B, L, N, H)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.dropout import Dropout
 from diffeq_former.models.parameters import norm_parameters, normal
 from diffeq_former.models.partition import constrain
 from diffeq_former.models.weight_specs import NormSpec
@@ -28,14 +29,15 @@ class Embedding(nn.Module):
         if self.learned_positions:
             shape, axes = (c.max_len, c.d_model), ("position", "embed")
             self.position = normal(self, "position", 0.02, shape, axes)
-        self.dropout = nn.Dropout(c.dropout, deterministic=not self.train)
+        self.dropout = Dropout(c.dropout if self.train else 0.0)
 
-    def __call__(self, tokens_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
+    def __call__(self, tokens_BL: jax.Array, positions_BL, sequences_B) -> jax.Array:
         # Unshard the embedding axis; else the result would be sharded along it, too.
         x_BLD = constrain(self.token, "vocab", "state")[tokens_BL]
         if self.learned_positions:
             x_BLD = x_BLD + constrain(self.position, "position", "state")[positions_BL]
-        return self.dropout(x_BLD.astype(jnp.dtype(self.config.dtype)))
+        x_BLD = x_BLD.astype(jnp.dtype(self.config.dtype))
+        return self.dropout(x_BLD, sequences_B)
 
 
 class FinalNorm(nn.Module):

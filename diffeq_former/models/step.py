@@ -9,6 +9,7 @@ import jax
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.attention import Attend
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.dropout import Dropout
 from diffeq_former.models.lora import with_dropout
 from diffeq_former.models.partition import (
     HIDDEN,
@@ -37,7 +38,8 @@ class Step(nn.Module):
         generated per step), and its length as a fraction of the depth interval (None
         if all steps have the same length).
       context: The values that all steps share: the parameters of the weight source
-        (None with a table of weights), positions_BL and segments_BL (or None).
+        (None with a table of weights), positions_BL, segments_BL (or None) and
+        sequences_B.
     """
 
     config: ModelConfig
@@ -46,7 +48,7 @@ class Step(nn.Module):
 
     @nn.compact
     def __call__(self, x_BLD: jax.Array, per_step, context):
-        parameters, positions_BL, segments_BL = context
+        parameters, positions_BL, segments_BL, sequences_B = context
         weights_or_times_S, length = per_step
         c, block = self.config, BLOCKS[self.config.block]
         weights_S = self._weights(weights_or_times_S, parameters)
@@ -55,7 +57,7 @@ class Step(nn.Module):
             h = (c.interval * length).astype(x_BLD.dtype)
 
         def dropped(dx_BLD):
-            return nn.Dropout(c.dropout, deterministic=not self.train)(dx_BLD)
+            return Dropout(c.dropout if self.train else 0.0)(dx_BLD, sequences_B)
 
         @jax.named_scope("attention")
         def attention(node: int, x_BLD):
@@ -66,16 +68,18 @@ class Step(nn.Module):
                     constrain(v_BLKH, *KEYS),
                     positions_BL,
                     segments_BL,
+                    sequences_B,
                 )
                 return named(ATTENTION_OUTPUT, constrain(o_BLNH, *QUERIES))
 
-            weights = self._at(node, weights_S)
+            weights = self._at(node, weights_S, sequences_B)
             dx_BLD = block.attention(c, weights, x_BLD, positions_BL, attend)
             return dropped(constrain(dx_BLD, *HIDDEN))
 
         @jax.named_scope("feed_forward")
         def feed_forward(node: int, x_BLD):
-            dx_BLD = block.feed_forward(c, self._at(node, weights_S), x_BLD)
+            weights = self._at(node, weights_S, sequences_B)
+            dx_BLD = block.feed_forward(c, weights, x_BLD)
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
         before_BLD = x_BLD
@@ -97,12 +101,12 @@ class Step(nn.Module):
             )
         return named(GENERATED_WEIGHTS, constrain_weights(specs, generated))
 
-    def _at(self, node: int, weights_S: dict) -> dict:
+    def _at(self, node: int, weights_S: dict, sequences_B: jax.Array) -> dict:
         weights = jax.tree.map(lambda w: w[node], weights_S)
         if not (self.train and self.config.lora_dropout):
             return weights
 
         def dropout(x):
-            return nn.Dropout(self.config.lora_dropout, deterministic=False)(x)
+            return Dropout(self.config.lora_dropout)(x, sequences_B)
 
         return with_dropout(weights, dropout)

@@ -62,6 +62,7 @@ class Transformer(nn.Module):
         table: dict | None = None,
         grid: Grid | None = None,
         positions_BL: jax.Array | None = None,
+        sequences_B: jax.Array | None = None,
     ) -> jax.Array:
         """Return the normalised state at the end of depth, [B, L, D].
 
@@ -73,10 +74,14 @@ class Transformer(nn.Module):
             steps; None stands for `default_grid`.
           positions_BL: Positions of the tokens in their sequences; None stands for
             0, 1, ...
+          sequences_B: Numbers of the sequences, with which their dropout masks are
+            sampled; None stands for 0, 1, ...
         """
         c, B, L = self.config, *tokens_BL.shape
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
+        if sequences_B is None:
+            sequences_B = jnp.arange(B)
         segments_BL = None
         if c.document_masking and not self.cached:  # a cache holds one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
@@ -85,8 +90,9 @@ class Transformer(nn.Module):
             parameters, per_step = self.weights(), grid.times_TS
         else:
             parameters, per_step = None, self.tabulate(grid) if table is None else table
-        context = (parameters, positions_BL, segments_BL)
-        x_BLD = constrain(self.embedding(tokens_BL, positions_BL), *HIDDEN)
+        context = (parameters, positions_BL, segments_BL, sequences_B)
+        x_BLD = self.embedding(tokens_BL, positions_BL, sequences_B)
+        x_BLD = constrain(x_BLD, *HIDDEN)
         x_BLD, _ = self.depth(x_BLD, (per_step, grid.lengths_T), context)
         x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
         return constrain(x_BLD, *HIDDEN)

@@ -109,7 +109,7 @@ def _step(c: ModelConfig):
             {},
             x_BLD,
             (per_step, None),
-            (parameters, positions_BL, segments_BL),
+            (parameters, positions_BL, segments_BL, positions_BL[:, 0]),
             rngs={"dropout": jax.random.key(0)},
         )[0]
 

@@ -36,7 +36,8 @@ def loss_and_gradients(
     Args:
       config: The model and training settings.
       params: The model's parameters.
-      batches_MBL: Arrays `inputs` and `targets`, [M, B, L].
+      batches_MBL: Arrays `inputs` and `targets` [M, B, L], and `sequences` [M, B], the
+        numbers of the sequences in the whole batch.
       key: The random key of the dropout masks.
       grid: The depth grid.
 
@@ -51,7 +52,7 @@ def loss_and_gradients(
     """
     variables, constants, pull_back = prepare(config, params, grid)
 
-    def sums_and_gradients(batch_BL, key):
+    def sums_and_gradients(batch_BL):
         objective = jax.grad(_objective, argnums=1, has_aux=True)
         gradients, sums = objective(config, variables, constants, batch_BL, key, grid)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
@@ -59,12 +60,12 @@ def loss_and_gradients(
     num_micro_batches = batches_MBL["inputs"].shape[0]
     if num_micro_batches == 1:
         batch_BL = jax.tree.map(lambda x_MBL: x_MBL[0], batches_MBL)
-        sums, gradients = sums_and_gradients(batch_BL, key)
+        sums, gradients = sums_and_gradients(batch_BL)
     elif config.model.generate_weights == "per_step":
         # Here the gradients are those of the banks: too large for one sum per shard.
-        sums, gradients = _sum_over(sums_and_gradients, batches_MBL, key)
+        sums, gradients = _sum_over(sums_and_gradients, batches_MBL)
     else:
-        sums, gradients = _sum_over_shards(sums_and_gradients, batches_MBL, key)
+        sums, gradients = _sum_over_shards(sums_and_gradients, batches_MBL)
     tokens = sums["tokens"]
     losses = {
         "loss": sums["loss"] / tokens,
@@ -140,6 +141,7 @@ def _objective(
         batch_BL["inputs"],
         table=whole.get("table"),
         grid=grid,
+        sequences_B=batch_BL["sequences"],
         method="hidden",
         rngs={"dropout": key},
         mutable=[COSTS],
@@ -155,29 +157,25 @@ def _objective(
     return objective, sums
 
 
-def _sum_over_shards(function, batches_MBL: dict, key):
+def _sum_over_shards(function, batches_MBL: dict):
     """As `_sum_over`, with one sum per shard of the batch, added up at the end."""
     N = num_shards("batch")
 
     def split(x_MBL):
         return x_MBL.reshape(len(x_MBL), N, -1, *x_MBL.shape[2:])
 
-    def per_shard(batch_NBL, key):
-        return map_shards(function)(batch_NBL, jax.random.split(key, N))
-
-    sums_N = _sum_over(per_shard, jax.tree.map(split, batches_MBL), key)
+    sums_N = _sum_over(map_shards(function), jax.tree.map(split, batches_MBL))
     return jax.tree.map(lambda x: x.sum(0), sums_N)
 
 
-def _sum_over(function, batches_MBL: dict, key):
-    """Return sum_m function(micro-batch m, key m), computed sequentially."""
-    keys_M = jax.random.split(key, batches_MBL["inputs"].shape[0])
-    one = jax.tree.map(lambda x: x[0], (batches_MBL, keys_M))
+def _sum_over(function, batches_MBL: dict):
+    """Return sum_m function(micro-batch m), computed sequentially."""
+    one = jax.tree.map(lambda x: x[0], batches_MBL)
     zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *one)
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, one)
     )
 
-    def add(total, batch_and_key):
-        return jax.tree.map(jnp.add, total, function(*batch_and_key)), None
+    def add(total, batch):
+        return jax.tree.map(jnp.add, total, function(batch)), None
 
-    return jax.lax.scan(add, zeros, (batches_MBL, keys_M))[0]
+    return jax.lax.scan(add, zeros, batches_MBL)[0]

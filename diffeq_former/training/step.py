@@ -82,7 +82,10 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
 
     def train_step(state: TrainState, batch_BL: dict):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        batches_MBL = _micro_batches(batch_BL, num_micro_batches)
+        sequences_B = jnp.arange(len(batch_BL["inputs"]))
+        batches_MBL = _micro_batches(
+            batch_BL | {"sequences": sequences_B}, num_micro_batches
+        )
         grid, params = _choose_grid(config, key), partition(config, state.params)
         losses, gradients = loss_and_gradients(config, params, batches_MBL, key, grid)
         with jax.named_scope("optimizer"):
@@ -125,15 +128,15 @@ def _choose_grid(config: Config, key: jax.Array) -> grids.Grid:
 
 
 def _micro_batches(batch_BL: dict, M: int) -> dict:
-    """Split [B, L] arrays into [M, B / M, L] arrays of micro-batches.
+    """Split arrays [B, ...] into arrays [M, B / M, ...] of micro-batches.
 
     Micro-batch m holds the sequences m, m + M, m + 2M, ..., so that each device splits
     its own sequences and none are sent.
     """
 
-    def split(x_BL):
-        x_MBL = jnp.swapaxes(x_BL.reshape(-1, M, x_BL.shape[1]), 0, 1)
-        return constrain(x_MBL, None, "batch", "length")
+    def split(x):
+        x = jnp.swapaxes(x.reshape(-1, M, *x.shape[1:]), 0, 1)
+        return constrain(x, None, *("batch", "length")[: x.ndim - 1])
 
     return jax.tree.map(split, batch_BL)
 

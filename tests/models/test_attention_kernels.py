@@ -249,4 +249,4 @@ def test_a_kernel_that_cannot_be_had_is_refused_when_the_model_is_traced():
     x = jnp.zeros((1, L, 4, 64), jnp.bfloat16)
     attend = attention.Attend(c, train=True, cached=False)
     with pytest.raises(UserError, match="'cudnn', which needs an NVIDIA GPU, not cpu"):
-        attend.apply({}, x, x, x, None, None)
+        attend.apply({}, x, x, x, None, None, None)

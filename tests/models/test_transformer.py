@@ -186,7 +186,8 @@ def test_a_step_on_a_sampled_grid_is_a_step_of_its_length(config):
     length = config.interval * float(grid.lengths_T[-1])
     assert abs(length / config.step_size - 1) > 0.05
     one = dataclasses.replace(config, num_layers=1, horizon=length)
-    context = (None, np.tile(np.arange(config.max_len), (len(tokens_BL), 1)), None)
+    positions_BL = np.tile(np.arange(config.max_len), (len(tokens_BL), 1))
+    context = (None, positions_BL, None, positions_BL[:, 0])
     step = jax.jit(Step(one, train=False, cached=False).apply)
     weights_S = jax.tree.map(lambda w: w[-1], table)
     found_BLD, _ = step({}, before_BLD, (weights_S, None), context)

@@ -86,7 +86,7 @@ def test_flops_are_those_of_the_traced_step(solver, weights, block, remat):
     key = jax.eval_shape(lambda: jax.random.key(0))
 
     def step(params, batch, key):
-        batches = {"inputs": batch, "targets": batch}
+        batches = {"inputs": batch, "targets": batch, "sequences": batch[..., 0]}
         return of_tree(whole, params, batches, key)[1]
 
     counted = sum(dot_flops(step, params_of(model), batch, key))

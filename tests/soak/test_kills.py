@@ -1,60 +1,56 @@
-"""Kills a run many times, and compares it with a run that was left alone.
+"""Kills and signals at random moments: the run ends like one that was left alone."""
 
-    python tests/soak.py --kills=50
-
-On one CPU device, in a temporary folder. It prints a line after each kill; the last
-one says whether the parameters, the rest of the state and the losses are bit-identical.
-Exits with 1 if they are not.
-"""
-
-import os
+import contextlib
 import random
-import sys
-import tempfile
-from pathlib import Path
+import signal
+import subprocess
 
-os.environ["JAX_PLATFORMS"] = "cpu"  # read by the imports
+import pytest
+from kills import differences, last_step, run_and_kill
+from outcome import assert_allowed
+from prepared import prepare_words
+from runs import Command, tiny_config
 
-from absl import app, flags  # noqa: E402
-from kills import differences, last_step, run_and_kill  # noqa: E402
-from prepared import prepare_words  # noqa: E402
-from runs import Command, tiny_config  # noqa: E402
+from diffeq_former.training import run_directory
 
-from diffeq_former.training import run_directory  # noqa: E402
-
-_KILLS = flags.DEFINE_integer("kills", 10, "How often.", lower_bound=1)
-
-STEPS_A_KILL = 40  # more than a run takes before it is killed
+STEPS, ENDS = 200, 5
 
 
-def soak(kills: int, folder: Path) -> int:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
     dataset = prepare_words(folder, seq_len=16)
-    config = tiny_config(dataset, num_steps=STEPS_A_KILL * (kills + 1))
-    command = Command(folder, run_directory.fit(config, dataset))
-    alone, killed = folder / "alone", folder / "killed"
-    finish(command, alone)
-    for number in range(1, kills + 1):
-        was_killed = run_and_kill(command, killed, early=random.random() < 0.3)
-        words = "killed" if was_killed else "ended"
-        print(f"{number}/{kills}: {words} at step {last_step(killed)}", flush=True)
-    finish(command, killed)
-    if found := differences(killed, alone, config):
-        print(f"NOT bit-identical after {kills} kills: {len(found)}, first {found[0]}")
-        return 1
-    print(f"bit-identical after {kills} kills and {config.training.num_steps} steps")
-    return 0
+    config = run_directory.fit(tiny_config(dataset, num_steps=STEPS), dataset)
+    command = Command(folder, config)
+    result = command.run_process(folder / "run")
+    assert result.returncode == 0, result.stderr
+    return command, folder / "run", config
 
 
-def finish(command: Command, workdir: Path) -> None:
+def run_and_signal(command: Command, workdir, rng: random.Random) -> int:
+    """Sends a run a signal somewhere in its first seconds; returns its exit code."""
+    with command.start(workdir) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0.3, 6))
+        process.send_signal(rng.choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]))
+        _, err = process.communicate()
+    assert process.returncode in (0, 75), err
+    assert "Traceback" not in err, err
+    return process.returncode
+
+
+def test_ends_like_a_run_that_was_left_alone(alone, tmp_path, seed):
+    rng = random.Random(seed)
+    random.seed(seed)
+    command, expected, config = alone
+    workdir = tmp_path / "run"
+    for _ in range(ENDS):
+        if rng.random() < 0.5:
+            ended = run_and_kill(command, workdir, early=rng.random() < 0.3)
+        else:
+            ended = run_and_signal(command, workdir, rng)
+        print(f"ended by {ended} at step {last_step(workdir)}")
     result = command.run_process(workdir)
-    if result.returncode:
-        sys.exit(result.stderr)
-
-
-def main(_) -> int:
-    with tempfile.TemporaryDirectory() as place:
-        return soak(_KILLS.value, Path(place))
-
-
-if __name__ == "__main__":
-    app.run(main)
+    assert_allowed(result)
+    assert result.returncode == 0
+    assert differences(workdir, expected, config) == []

@@ -116,6 +116,19 @@ def test_weights_are_generated_once_for_all_micro_batches():
     assert flops_of(per_step, 4) > 1.1 * flops_of(per_step, 1)
 
 
+@pytest.mark.parametrize("model", [{}, {"generate_weights": "per_step"}], ids=str)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_in_float64_the_split_makes_no_difference(x64, model, dropout):
+    """Nor does it to the masks of dropout."""
+    rates = {"dropout": dropout, "attention_dropout": dropout, "dtype": "float64"}
+    config, batch = config_of(**rates, **model), batch_of(8)
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), params_of(config.model))
+    _, expected = accumulated(config, params, batch, 1)
+    for M in (2, 8):
+        _, gradients = accumulated(config, params, batch, M)
+        assert_near(gradients, expected, 1e-6)
+
+
 def test_micro_batches_have_their_own_dropout():
     config = config_of(dropout=0.5, **DISCRETE)
     params, row = params_of(config.model), batch_of(1)
