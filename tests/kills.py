@@ -65,4 +65,9 @@ def differences(workdir: Path, expected: Path, config) -> list[str]:
         [(x["step"], x.get("loss"), x.get("validation/loss")) for x in lines(path)]
         for path in (workdir, expected)
     ]
-    return found + ["metrics.jsonl"] * (losses[0] != losses[1])
+    missing, added = (
+        [line for line in a if line not in b] for a, b in (losses[::-1], losses)
+    )
+    if losses[0] != losses[1]:
+        found.append(f"metrics.jsonl: without {missing}, with {added}")
+    return found

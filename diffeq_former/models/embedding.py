@@ -31,7 +31,9 @@ class Embedding(nn.Module):
             self.position = normal(self, "position", 0.02, shape, axes)
         self.dropout = Dropout(c.dropout if self.train else 0.0)
 
-    def __call__(self, tokens_BL: jax.Array, positions_BL, sequences_B) -> jax.Array:
+    def __call__(
+        self, tokens_BL: jax.Array, positions_BL, sequences_B=None
+    ) -> jax.Array:
         # Unshard the embedding axis; else the result would be sharded along it, too.
         x_BLD = constrain(self.token, "vocab", "state")[tokens_BL]
         if self.learned_positions:

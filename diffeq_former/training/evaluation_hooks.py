@@ -10,10 +10,9 @@ from pathlib import Path
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.json_io import print_line
 from diffeq_former.training import metrics_file, run_directory
+from diffeq_former.training.metrics_file import ANALYSIS, VALIDATION
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.writers import MetricsWriter
-
-VALIDATION = "validation"  # the split, and the prefix of its metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ class HookRunner:
         if is_due(self._c, step, self._c.sample_every):
             self._sample(step, params)
         if is_due(self._c, step, self._analysis_every):
-            self._write("analysis", step, self._hooks.analyse(params))
+            self._write(ANALYSIS, step, self._hooks.analyse(params))
         if metrics is None:
             return True, None
         self._write(VALIDATION, step, metrics)
@@ -88,15 +87,15 @@ class HookRunner:
         if not self._primary:
             return
         for record in reversed(metrics_file.read(self._workdir)):
-            if f"{VALIDATION}/loss" in record:
-                line = {"split": VALIDATION, "step": record.pop("step")}
-                prefix = f"{VALIDATION}/"
-                print_line(line | {k.removeprefix(prefix): record[k] for k in record})
+            if f"{VALIDATION}loss" in record:
+                line = {"split": VALIDATION[:-1], "step": record.pop("step")}
+                metrics = {k.removeprefix(VALIDATION): x for k, x in record.items()}
+                print_line(line | metrics)
                 return
 
     def _write(self, prefix: str, step: int, metrics: dict[str, float]) -> None:
         if metrics:
-            values = {f"{prefix}/{name}": x for name, x in metrics.items()}
+            values = {prefix + name: x for name, x in metrics.items()}
             self._writer.scalars(step, values)
 
     def _sample(self, step: int, params: dict) -> None:

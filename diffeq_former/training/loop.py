@@ -101,7 +101,9 @@ class _Loop:
             run_directory.write(workdir, config, dataset)
         run_directory.check_same_everywhere(workdir, config, dataset)
         self._writer = closing(
-            MetricsWriter(workdir, self._step, self._rollbacks, to_disk=primary)
+            MetricsWriter(
+                workdir, self._step, self._rollbacks, self._evaluated, to_disk=primary
+            )
         )
         self._progress = closing(Progress(self._c.num_steps, self._step, shown=primary))
         outputs = (self._writer, self._progress)
@@ -203,7 +205,7 @@ class _Loop:
         self._rollbacks = rollbacks
         self._state = state.with_rollbacks(self._state, rollbacks)
         self._batches = self._open_batches()
-        self._writer.roll_back(self._step, rollbacks, str(diverged))
+        self._writer.roll_back(self._step, rollbacks, self._evaluated, str(diverged))
         self._progress.go_back(self._step)
         self._progress.say(
             f"{diverged}: going back to step {self._step} and continuing with the data"

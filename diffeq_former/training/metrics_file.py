@@ -9,6 +9,8 @@ from diffeq_former.errors import UserError
 
 NAME = "metrics.jsonl"
 DAMAGED = "metrics-damaged.jsonl"
+VALIDATION, ANALYSIS = "validation/", "analysis/"  # prefixes of the metrics of hooks
+OF_HOOKS = (VALIDATION, ANALYSIS)
 
 
 def read(workdir: Path) -> list[dict]:

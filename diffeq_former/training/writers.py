@@ -26,22 +26,29 @@ class MetricsWriter:
         that was killed after its last checkpoint, are dropped: they will be written
         again.
       rollbacks: The number of rollbacks so far. Records of later rollbacks are dropped.
+      evaluated: Whether the hooks that are due at `step` have run; otherwise they will
+        run again, and what they have written is dropped.
       to_disk: Whether this process writes; otherwise all methods do nothing.
     """
 
     def __init__(
-        self, workdir: Path, step: int = 0, rollbacks: int = 0, to_disk: bool = True
+        self,
+        workdir: Path,
+        step: int = 0,
+        rollbacks: int = 0,
+        evaluated: bool = True,
+        to_disk: bool = True,
     ):
         self._workdir, self._to_disk = Path(workdir), to_disk
-        self._open(step, rollbacks)
+        self._open(step, rollbacks, evaluated)
         self._events = SummaryWriter(
             str(workdir), purge_step=step + 1, write_to_disk=to_disk
         )
 
-    def roll_back(self, step: int, rollbacks: int, why: str) -> None:
+    def roll_back(self, step: int, rollbacks: int, evaluated: bool, why: str) -> None:
         """Drop the records of later steps, and record the rollback and its reason."""
         self._lines.close()
-        self._open(step, rollbacks)
+        self._open(step, rollbacks, evaluated)
         record = {"step": step, ROLLBACKS: rollbacks, "why": why}
         self._lines.write(dumps(record) + "\n")
         self._lines.flush()
@@ -51,13 +58,14 @@ class MetricsWriter:
         self._events.add_scalar(ROLLBACKS, rollbacks, step)
         self.text(step, "rollback", why)
 
-    def _open(self, step: int, rollbacks: int) -> None:
+    def _open(self, step: int, rollbacks: int, evaluated: bool) -> None:
         """Open metrics.jsonl for appending, without later records."""
         path = Path(os.devnull)
         if self._to_disk:
             path = self._workdir / metrics_file.NAME
             num_damaged = metrics_file.retain(
-                self._workdir, lambda record: _is_retained(record, step, rollbacks)
+                self._workdir,
+                lambda record: _is_retained(record, step, rollbacks, evaluated),
             )
             if num_damaged:
                 print(
@@ -102,7 +110,8 @@ class MetricsWriter:
         self._events.close()
 
 
-def _is_retained(record: dict, step: int, rollbacks: int) -> bool:
+def _is_retained(record: dict, step: int, rollbacks: int, evaluated: bool) -> bool:
     if ROLLBACKS in record:
         return record[ROLLBACKS] <= rollbacks
-    return record["step"] <= step
+    is_of_hooks = any(key.startswith(metrics_file.OF_HOOKS) for key in record)
+    return record["step"] <= step - (is_of_hooks and not evaluated)

@@ -15,4 +15,5 @@ def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         option = metafunc.config.getoption
         first = option("first_seed")
-        metafunc.parametrize("seed", range(first, first + option("examples")))
+        every = getattr(metafunc.module, "EVERY", 1)
+        metafunc.parametrize("seed", range(first, first + option("examples"), every))

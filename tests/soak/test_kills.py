@@ -14,6 +14,7 @@ from runs import Command, tiny_config
 from diffeq_former.training import run_directory
 
 STEPS, ENDS = 200, 5
+EVERY = 6  # seeds, as each case takes half a minute
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,8 @@ def test_stopped_while_evaluating_evaluates_again(
         assert checkpoint.saved_steps(workdir / "checkpoints")[-1] == step
         last = lines(workdir)[-1]
         assert last["step"] == step and "validation/loss" not in last
+        if step == 8:  # again before the next checkpoint, still without the loss
+            assert train(config, workdir, dataset, hooks, StopAfter(0)) == STOPPED
     assert train(config, workdir, dataset, hooks, StopRequest()) == 0
     # But for the validation loss of the last checkpoint, which was saved without.
     states = [last_state(path, config)[0] for path in (workdir, uninterrupted)]

@@ -82,9 +82,9 @@ def test_a_line_cut_off_by_a_kill_is_dropped(workdir):
 
 def test_a_rollback_drops_later_lines_and_is_recorded(workdir):
     writer = MetricsWriter(workdir, step=4)
-    writer.roll_back(2, 1, "too high")
+    writer.roll_back(2, 1, True, "too high")
     writer.scalars(3, {"loss": 1.0})
-    writer.roll_back(1, 2, "still too high")
+    writer.roll_back(1, 2, True, "still too high")
     writer.scalars(2, {"loss": 0.5})
     writer.close()
     first = {"step": 2, "rollbacks": 1, "why": "too high"}
