@@ -45,16 +45,25 @@ _FILE = flags.DEFINE_string("file", None, "A file with one sentence per line.")
 _OPTIONS = (
     flags.DEFINE_string("beside", None, "Another run's folder, plotted next to it."),
     flags.DEFINE_integer(
-        "num_times", None, "Times over depth; default: one per layer.", lower_bound=1
+        "num_times",
+        None,
+        "Times over depth; default: one per layer.",
+        lower_bound=1,
+        upper_bound=10_000,
     ),
     flags.DEFINE_integer(
-        "num_exponents", None, "Leading Lyapunov exponents; default: 3.", lower_bound=1
+        "num_exponents",
+        None,
+        "Leading Lyapunov exponents; default: 3.",
+        lower_bound=1,
+        upper_bound=10_000,
     ),
     flags.DEFINE_integer(
         "num_seeds",
         None,
         "Random seeds; default: 5, for stabilisers 2.",
         lower_bound=1,
+        upper_bound=10_000,
     ),
     flags.DEFINE_string("data", None, "A prepared dataset to train on."),
     flags.DEFINE_list("residuals", None, "Residual coefficients; default: 1,0,0.5."),

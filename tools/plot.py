@@ -57,6 +57,7 @@ flags.DEFINE_integer(
     None,
     "convergence: sequences of the split, else 2; more where devices share them.",
     lower_bound=1,
+    upper_bound=10_000,
 )
 flags.adopt_module_key_flags(mesh_flags)
 

@@ -9,7 +9,15 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-MAX_SOLVER_STEPS = 10**6
+from diffeq_former.errors import UserError
+
+MAX_SOLVER_STEPS = 10_000
+
+
+def check_solver_steps(num_steps: int) -> None:
+    """Raise UserError if a number of solver steps is out of range."""
+    if not 1 <= num_steps <= MAX_SOLVER_STEPS:
+        raise UserError(f"num_steps={num_steps}: expected 1 to {MAX_SOLVER_STEPS}")
 
 
 def is_finite(value: float) -> bool:

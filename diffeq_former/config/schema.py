@@ -16,6 +16,7 @@ from diffeq_former.config.ranges import (
     Seconds,
     Seed,
     TokenId,
+    check_solver_steps,
 )
 from diffeq_former.ode.solvers import is_splitting
 
@@ -42,8 +43,8 @@ class Stabilisers:
 class ModelConfig:
     """Architecture and numerics of the model.
 
-    A 0 in num_kv_heads, d_ff or horizon stands for a value that the properties
-    `kv_heads`, `ff_dim` and `interval` derive from the other fields.
+    A 0 in num_kv_heads, d_ff or horizon stands for the value of the
+    properties `kv_heads`, `ff_dim` and `interval`.
     """
 
     block: Literal["gpt", "llama"] = "gpt"  # kind of attention and feed-forward terms
@@ -76,7 +77,6 @@ class ModelConfig:
     initialization: Literal["unit", "authors"] = "unit"
     # Generate weights once per optimizer step, or inside the scan over depth.
     generate_weights: Literal["tabulated", "per_step"] = "tabulated"
-    # Numerics.
     # Dtype of activations and generated weights; parameters are float32.
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     norm_eps: Positive = 1e-5  # epsilon added to the variance in norms
@@ -91,7 +91,6 @@ class ModelConfig:
     # Attention kernel for whole sequences. cudnn: NVIDIA GPUs; splash: TPUs; auto: the
     # fused kernel of the hardware if it supports this model, otherwise xla.
     attention_implementation: Literal["auto", "xla", "cudnn", "splash"] = "auto"
-    # Regularisation and memory.
     dropout: Rate = 0.0  # rate, on the embeddings and on the output of each term
     attention_dropout: Rate = 0.0  # rate, on the attention probabilities
     # Rematerialisation in the backward pass, see models/remat.py. none: save all;
@@ -135,6 +134,7 @@ class ModelConfig:
 
     def at_depth(self, num_layers: int) -> "ModelConfig":
         """Return the same continuous model, integrated in `num_layers` steps."""
+        check_solver_steps(num_layers)
         return dataclasses.replace(self, num_layers=num_layers, horizon=self.interval)
 
     def for_inference(self) -> "ModelConfig":

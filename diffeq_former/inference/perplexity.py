@@ -60,7 +60,8 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
     """
     check_length_fits(config.training, mesh, dataset.seq_len)
     split, shards = dataset.split(SPLIT), num_batch_shards(mesh)
-    batch_size = -(-rows_at_once(config.training, mesh) // shards) * shards
+    most = min(split.rows, rows_at_once(config.training, mesh))
+    batch_size = -(-most // shards) * shards
     num_batches = -(-split.rows // batch_size)
     process_rows = local_sequences(mesh, batch_size)
     tabulate, sum_batch = _compile(config, mesh)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.config.ranges import MAX_SOLVER_STEPS
+from diffeq_former.config.ranges import check_solver_steps
 from diffeq_former.errors import UserError
 
 
@@ -30,8 +30,7 @@ def with_num_steps(model: ModelConfig, num_steps: int) -> ModelConfig:
     Raises:
       UserError: If it is out of range, or the model is a layer_table of another depth.
     """
-    if not 1 <= num_steps <= MAX_SOLVER_STEPS:
-        raise UserError(f"num_steps={num_steps}: expected 1 to {MAX_SOLVER_STEPS}")
+    check_solver_steps(num_steps)
     if model.weights == "layer_table" and num_steps != model.num_layers:
         raise UserError(
             f"num_steps={num_steps}: this model is a layer_table, which has "

@@ -110,7 +110,7 @@ def test_only_what_is_allowed_is_advised():
         ("--config.model.vocab_size=2000000000", "optimizer"),
         ("--config.model.d_ff=2000000000", "optimizer"),
         ("--config.model.time_embed_dim=100000000", "optimizer"),
-        ("--config.model.num_layers=1000000", "saved states"),
+        ("--config.model.num_layers=10000", "saved states"),
         ("--config.training.batch_size=100000000", "saved states"),
     ],
 )

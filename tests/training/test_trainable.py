@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from accumulation import of_tree
+from accumulation import micro_batches, of_tree
 from cases import EVERY_MESH, TINY, in_two_lots, mesh_of, params_of
 
 from diffeq_former.config import (
@@ -90,7 +90,7 @@ def plain_loss(config: Config, params: dict, batch: dict):
 
 
 def gradients_of(config: Config, params: dict, M: int) -> dict:
-    batch = {k: x.reshape(M, -1, x.shape[1]) for k, x in batch_of().items()}
+    batch = micro_batches(batch_of(), M)
     return of_tree(config, params, batch, jax.random.key(0))[1].merge()
 
 
