@@ -47,6 +47,7 @@ TESTS = {
         "tests/models/test_attention_kernels.py tests/models/test_attention.py"
     ),
     "models/block.py": MODEL,
+    "models/dropout.py": "tests/models/test_attention.py tests/training/test_gradients.py",
     "models/embedding.py": (f"tests/models/test_attention.py {MODEL} {AUTHORS} {STEP}"),
     "models/gpt.py": f"{START} {MODEL} {AUTHORS}",
     "models/grid.py": MODEL,
@@ -89,8 +90,13 @@ TESTS = {
         f"{START} {MODEL} tests/models/test_lora.py tests/conversion"
     ),
     **dict.fromkeys(
-        ("training/checkpoint/restoring.py", "training/checkpoint/saving.py"),
+        (
+            "training/checkpoint/restoring.py",
+            "training/checkpoint/saving.py",
+            "training/checkpoint/structure.py",
+        ),
         "tests/training/test_checkpoint.py tests/training/test_damaged_checkpoints.py"
+        " tests/training/test_retention.py"
         " tests/training/test_loop.py",
     ),
     "training/checkpoint/checksums.py": (

@@ -72,7 +72,8 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
 def step_function(config: Config, num_micro_batches: int) -> StepFunction:
     """Return the step as a pure function, in which the learning rate may be traced.
 
-    Dropout masks and the depth grid are sampled with the key fold_in(key(seed), step).
+    Dropout masks and the depth grid are sampled with the key fold_in(key(seed), step),
+    and masks also with the number of the sequence in the batch.
     If the loss or a gradient is not finite, the parameters and the optimizer state stay
     unchanged and the state counts a skipped step. Spikes of the loss (divergence.py)
     are counted as well, but the update is applied.
