@@ -47,7 +47,9 @@ TESTS = {
         "tests/models/test_attention_kernels.py tests/models/test_attention.py"
     ),
     "models/block.py": MODEL,
-    "models/dropout.py": "tests/models/test_attention.py tests/training/test_gradients.py",
+    "models/dropout.py": (
+        "tests/models/test_attention.py tests/training/test_gradients.py"
+    ),
     "models/embedding.py": (f"tests/models/test_attention.py {MODEL} {AUTHORS} {STEP}"),
     "models/gpt.py": f"{START} {MODEL} {AUTHORS}",
     "models/grid.py": MODEL,
