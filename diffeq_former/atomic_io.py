@@ -15,6 +15,25 @@ def aside(path: Path) -> Path:
     return path.absolute().with_name(f".{path.name}.partial")
 
 
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents; if that fails, none of them is left."""
+    with _removed_on_failure(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(directory: Path) -> Iterator[None]:
+    """Remove the directory and those parents that do not exist yet on an OSError."""
+    missing = [x for x in (directory, *directory.parents) if not x.exists()]
+    try:
+        yield
+    except OSError:
+        for created in missing:
+            with contextlib.suppress(OSError):
+                created.rmdir()
+        raise
+
+
 def check_new(output: Path, suffix: str = "") -> None:
     """Check that an output can be written, before it is computed; create its folder.
 
@@ -30,10 +49,11 @@ def check_new(output: Path, suffix: str = "") -> None:
     if os.path.lexists(output):
         raise UserError(f"output {output} exists: remove it or name another")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        if not os.path.lexists(aside(output)):
-            aside(output).touch()
-            aside(output).unlink()
+        with _removed_on_failure(output.parent):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            if not os.path.lexists(aside(output)):
+                aside(output).touch()
+                aside(output).unlink()
     except OSError as error:
         raise UserError(f"output {output}: {error.strerror}") from error
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.analysis import plotting
+from diffeq_former.atomic_io import make_directory
 from diffeq_former.config import Config, MeshConfig
 from diffeq_former.config.dataclass_config import keys
 from diffeq_former.errors import UserError
@@ -48,7 +49,7 @@ def run(vary: str, output: Path, config_flags: list[str]) -> int:
             " to plot more values"
         )
     plotting.require_matplotlib()
-    output.mkdir(parents=True, exist_ok=True)
+    make_directory(output)
     figures = []
     for value in values:
         workdir = output / f"{setting}={value}"

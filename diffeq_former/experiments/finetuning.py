@@ -12,6 +12,7 @@ from itertools import cycle
 from pathlib import Path
 
 from diffeq_former.analysis import plotting
+from diffeq_former.atomic_io import make_directory
 from diffeq_former.experiments.runs import report, train, validation_losses
 from diffeq_former.process_exit import OK
 from diffeq_former.training import run_directory
@@ -40,7 +41,7 @@ def run(
     Returns:
       The exit code: that of a run that did not end well, if there is one.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    make_directory(output)
     picture, figures = plotting.new_plot(str(output / "study.png")), []
     for model, changes in (("continuous", ()), ("plain", BASELINE)):
         base = output / model

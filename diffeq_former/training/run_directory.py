@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from diffeq_former.atomic_io import aside, atomic_file
+from diffeq_former.atomic_io import aside, atomic_file, make_directory
 from diffeq_former.config import Config, resolve
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.data import tokenizers
@@ -261,7 +261,7 @@ def _lock(workdir: Path) -> list[int]:
     The lock of the folder holds even if the file is removed, but NFS has none.
     """
     file = workdir / LOCK
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     deadline = time.monotonic() + _SECONDS_TO_DIE
     held, errors = [], []
     for path in (workdir, file):

@@ -73,6 +73,7 @@ def paths(trained, tmp_path):
         "loop": loop / "x",
         "not_utf8": tmp_path / "\udcff",
         "in_proc": "/proc/x",
+        "too_long_below": tmp_path / "a" / ("x" * 300),
     }
     good = {
         "run": trained.workdir,
@@ -88,7 +89,16 @@ def run(refused, command, path, good):
     return refused(program, *(a.format(**good) for a in arguments), f"{last}{path}")
 
 
-KINDS = ("a_file", "in_a_file", "too_long", "dangling", "loop", "not_utf8", "in_proc")
+KINDS = (
+    "a_file",
+    "in_a_file",
+    "too_long",
+    "dangling",
+    "loop",
+    "not_utf8",
+    "in_proc",
+    "too_long_below",
+)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "not_utf8"])
@@ -113,7 +123,9 @@ def test_inputs(refused, paths, tmp_path, name, kind):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-@pytest.mark.parametrize("folder", ["a[1]", "a*", "a?", "a\\b", "gs:", "\udcff"])
+@pytest.mark.parametrize(
+    "folder", ["a[1]", "a*", "a?", "a\\b", "gs:", "a gs:", "\udcff"]
+)
 def test_names_that_checkpoints_cannot_have(refused, paths, tmp_path, folder):
     _, good = paths
     workdir = tmp_path / folder / "run"

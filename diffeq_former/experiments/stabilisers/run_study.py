@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from diffeq_former.atomic_io import atomic_directory, atomic_file
+from diffeq_former.atomic_io import atomic_directory, atomic_file, make_directory
 from diffeq_former.config import MeshConfig
 from diffeq_former.data import dataset as datasets
 from diffeq_former.distributed.mesh import make_mesh
@@ -55,7 +55,7 @@ def _begin(output: Path, dataset, training: Training) -> None:
         return
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output} is no study of stabilisers: name another --output")
-    (output / RUNS).mkdir(parents=True, exist_ok=True)
+    make_directory(output / RUNS)
     _write(path, settings)
 
 

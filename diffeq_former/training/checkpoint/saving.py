@@ -31,7 +31,7 @@ _STEP = re.compile("0|[1-9][0-9]*")
 SECONDS_TO_SAVE = 24 * 60 * 60
 
 # Orbax takes some characters of paths for patterns, and gs: for a bucket.
-_MISREAD = re.compile(r"[\[\]*?\\]|(?<![^/])gs:(?![^/])")
+_MISREAD = re.compile(r"[\[\]*?\\]|gs:(?![^/])")
 
 
 def check_path(directory: Path) -> None:
