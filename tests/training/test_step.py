@@ -109,7 +109,8 @@ def test_edges_of_the_schedules(batch, edge):
         rates.append(float(metrics["learning_rate"]))
         assert same_bits(before, copy(state.params)) == (rates[-1] == 0)
     schedule = make_schedule(config.optimizer, num_steps)
-    assert rates == [float(schedule(k)) for k in range(num_steps)]
+    expected = [float(schedule(k)) for k in range(num_steps)]
+    assert rates == pytest.approx(expected, rel=1e-6)  # here it is not compiled
     assert all(0 <= rate <= 1e-2 for rate in rates) and max(rates) > 0
     assert int(state.skipped_steps) == 0
 
