@@ -61,8 +61,11 @@ def check_new(output: Path, suffix: str = "") -> None:
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, whose file replaces `path` when the context ends."""
-    yield aside(path)
-    aside(path).replace(path)
+    try:
+        yield aside(path)
+        aside(path).replace(path)
+    finally:
+        aside(path).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
