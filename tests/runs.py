@@ -26,6 +26,7 @@ from diffeq_former.training import checkpoint
 
 ROOT = command_lines.ROOT
 NUM_STEPS = 24
+LONG = 100_000  # more steps than a test takes
 
 TINY = Config(
     model=ModelConfig(
@@ -115,7 +116,7 @@ class Command:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def arguments(self, workdir: Path) -> list[str]:
-        """Of a process that runs it."""
+        """Return the command line of a process that runs it."""
         return [sys.executable, "-m", "diffeq_former.main", *self._flags(workdir)]
 
     def _flags(self, workdir: Path) -> tuple[str, str]:

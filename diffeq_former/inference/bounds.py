@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -63,7 +63,7 @@ class Bodies:
         self._num_bytes = 0
 
     @contextlib.asynccontextmanager
-    async def read(self, request: Request) -> Iterator[bytearray]:
+    async def read(self, request: Request) -> AsyncIterator[bytearray]:
         """Yield the body of a request; its bytes count until the context ends.
 
         One that is too long is discarded before the response, which clients would

@@ -262,10 +262,10 @@ def _lock(workdir: Path) -> list[int]:
     """
     file = workdir / LOCK
     make_directory(workdir)
+    file.touch()
     deadline = time.monotonic() + _SECONDS_TO_DIE
     held, errors = [], []
     for path in (workdir, file):
-        file.touch()
         try:
             while (descriptor := try_lock(path)) is None:
                 if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What clients can make the server hold has bounds, and others are served meanwhile."""
+"""Bounds of connections, bodies and prompts; other clients are served meanwhile."""
 
 import contextlib
 import json

@@ -1,4 +1,6 @@
-"""What every command line may end with, whatever it was given."""
+"""The outcomes that every command line may have, for any input."""
+
+import json
 
 CODES = (0, 2, 75)
 
@@ -12,3 +14,12 @@ def assert_allowed(result) -> None:
     assert errors == [last] * (result.returncode == 2), result.stderr
     if errors:
         assert len(last) < 1000, last
+
+
+def strict_json(line: str):
+    """Parses a line of output, in which NaN and Infinity are errors."""
+
+    def fail(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(line, parse_constant=fail)

@@ -1,12 +1,11 @@
 """Random settings over the whole schema train, or are refused before a folder is."""
 
 import dataclasses
-import json
 import random
 import typing
 
 import pytest
-from outcome import assert_allowed
+from outcome import assert_allowed, strict_json
 from prepared import prepare_words
 from runs import Command, tiny_config
 
@@ -52,10 +51,6 @@ def value(kind: type, rng: random.Random) -> str:
     return rng.choice(STRINGS)
 
 
-def no_constant(name):
-    raise AssertionError(f"{name} is not JSON")
-
-
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
     return prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
@@ -75,7 +70,7 @@ def test_settings_train_or_are_refused(dataset, tmp_path, seed):
     print(flags, result.returncode, result.stdout, result.stderr)
     assert_allowed(result)
     if result.returncode == 0:
-        metrics = json.loads(result.stdout, parse_constant=no_constant)
+        metrics = strict_json(result.stdout)
         assert metrics["step"] == 2
     else:
         assert not workdir.exists() or "diverged" in result.stderr

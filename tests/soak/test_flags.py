@@ -1,13 +1,9 @@
 """Random values of the flags of tools: they work, or one line says what is wrong."""
 
-import json
 import random
 
-import pytest
 from command_lines import ROOT, run
-from outcome import assert_allowed
-from prepared import prepare_words
-from runs import Command, tiny_config
+from outcome import assert_allowed, strict_json
 
 # Tools with flags that work, and those whose values are random.
 TOOLS = {
@@ -48,24 +44,11 @@ VALUES = [
 ]
 
 
-@pytest.fixture(scope="session")
-def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    dataset = prepare_words(folder, seq_len=16)
-    result = Command(folder, tiny_config(dataset, num_steps=2)).run(folder / "run")
-    assert result.returncode == 0, result.stderr
-    return folder
-
-
-def no_constant(name):
-    raise AssertionError(f"{name} is not JSON")
-
-
-def test_flags_work_or_are_refused(base, tmp_path, monkeypatch, seed):
+def test_flags_work_or_are_refused(tiny_run, tmp_path, monkeypatch, seed):
     rng = random.Random(seed)
     paths = {
-        "run": base / "run",
-        "config": base / "config.py",
+        "run": tiny_run.folder / "run",
+        "config": tiny_run.folder / "config.py",
         "text": ROOT / "README.md",
         "new": tmp_path / "new",
     }
@@ -79,6 +62,6 @@ def test_flags_work_or_are_refused(base, tmp_path, monkeypatch, seed):
     assert_allowed(result)
     if result.returncode == 0 and program != "generate.py":
         for line in result.stdout.splitlines():
-            json.loads(line, parse_constant=no_constant)
+            strict_json(line)
     elif result.returncode == 2:
         assert [x for x in tmp_path.rglob("*") if x.is_file()] == []

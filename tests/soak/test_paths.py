@@ -8,8 +8,7 @@ import string
 import pytest
 from command_lines import run as run_command
 from outcome import assert_allowed
-from prepared import prepare_words
-from runs import Command, saved_steps, tiny_config
+from runs import Command, saved_steps
 
 ODD = [
     *"[]*?\\:'\"$%&;|<>(){}!#~`^,=+@",
@@ -30,17 +29,8 @@ def name(rng: random.Random) -> str:
     return "".join(parts)
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    dataset = prepare_words(folder, seq_len=16)
-    config = tiny_config(dataset, num_steps=2, eval_every=2)
-    assert Command(folder, config).run(folder / "run").returncode == 0
-    return folder, dataset, config
-
-
-def test_a_run_in_a_folder_of_any_name(base, tmp_path, seed):
-    folder, _, config = base
+def test_a_run_in_a_folder_of_any_name(tiny_run, tmp_path, seed):
+    folder, _, config = tiny_run
     rng = random.Random(seed)
     workdir = tmp_path.joinpath(*(name(rng) for _ in range(rng.randint(1, 2))))
     before = sorted(os.listdir(tmp_path.parent))
@@ -56,8 +46,8 @@ def test_a_run_in_a_folder_of_any_name(base, tmp_path, seed):
     assert sorted(os.listdir(tmp_path.parent)) == before
 
 
-def test_a_dataset_of_any_name(base, tmp_path, seed):
-    folder, dataset, config = base
+def test_a_dataset_of_any_name(tiny_run, tmp_path, seed):
+    folder, dataset, config = tiny_run
     rng = random.Random(seed)
     path = tmp_path / name(rng)
     try:

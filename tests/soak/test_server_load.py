@@ -12,8 +12,7 @@ import urllib.request
 
 import psutil
 import pytest
-from prepared import prepare_words
-from runs import ROOT, Command, tiny_config
+from runs import ROOT
 
 SLOW_CLIENTS, BODIES = 200, 30
 MOST_BYTES = 300e6
@@ -27,12 +26,9 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    dataset = prepare_words(folder, seq_len=16)
-    result = Command(folder, tiny_config(dataset, num_steps=2)).run(folder / "run")
-    assert result.returncode == 0, result.stderr
-    command = [sys.executable, ROOT / "tools/serve.py", f"--workdir={folder / 'run'}"]
+def server(tiny_run, tmp_path_factory):
+    workdir, folder = tiny_run.folder / "run", tmp_path_factory.mktemp("served")
+    command = [sys.executable, ROOT / "tools/serve.py", f"--workdir={workdir}"]
     with subprocess.Popen([*command, "--port=0"], stdout=subprocess.PIPE) as process:
         ready = json.loads(process.stdout.readline())
         address = ready["host"], ready["port"]

@@ -106,7 +106,7 @@ def test_held_by_its_file_where_folders_have_no_locks(tmp_path, monkeypatch):
 
 
 def test_a_path_that_was_replaced_while_it_was_opened(tmp_path, monkeypatch):
-    """What is locked is what has the name then."""
+    """The file that now has the name is locked."""
     path, opened = tmp_path / "file", []
     path.touch()
 

@@ -1,4 +1,4 @@
-"""The loop in this process. Kills and signals: test_resume.py, test_main.py."""
+"""The loop in this process. Kills: test_resume.py; signals: main/test_signals.py."""
 
 import dataclasses
 import shutil

@@ -1,4 +1,4 @@
-"""Which checkpoints are removed when another one was saved, and what stops that."""
+"""Retention: checkpoints that are removed after a save, and those that are not."""
 
 import pytest
 from small_states import make_state, save_all

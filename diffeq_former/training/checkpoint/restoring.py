@@ -18,9 +18,11 @@ from diffeq_former.training.checkpoint.saving import (
     validation_loss,
 )
 from diffeq_former.training.checkpoint.structure import (
+    UNREADABLE,
     differences,
     listed,
     make_handler,
+    reason,
 )
 from diffeq_former.training.state import TrainState
 
@@ -141,9 +143,8 @@ def _readable(path: Path) -> Iterator[None]:
     """Translate errors in reading a checkpoint with valid checksums into UserError."""
     try:
         yield
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).splitlines()[0][:300]
+    except UNREADABLE as error:
         raise UserError(
-            f"checkpoint {path} is not damaged, but cannot be read ({reason}): use the"
-            " library versions that wrote it"
+            f"checkpoint {path} is not damaged, but cannot be read ({reason(error)}):"
+            " use the library versions that wrote it"
         ) from error

@@ -17,9 +17,11 @@ from diffeq_former.distributed.multihost import is_primary
 from diffeq_former.errors import UserError
 from diffeq_former.training.checkpoint import checksums
 from diffeq_former.training.checkpoint.structure import (
+    UNREADABLE,
     differences,
     listed,
     make_handler,
+    reason,
 )
 from diffeq_former.training.state import TrainState
 
@@ -136,8 +138,8 @@ class Checkpoints:
     def _check_structure(self, step: int, abstract: dict[str, dict]) -> None:
         try:
             wrong = differences(self._path(step, PARTIAL), abstract)
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            wrong = [str(error).splitlines()[0][:300]]
+        except UNREADABLE as error:
+            wrong = [reason(error)]
         if wrong:
             raise UserError(
                 f"the checkpoint of step {step} was written to {self._directory}, but"

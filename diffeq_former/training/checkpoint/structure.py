@@ -9,6 +9,7 @@ import orbax.checkpoint as ocp
 from flax import traverse_util
 
 NAMED_AT_MOST = 6
+UNREADABLE = (OSError, ValueError, KeyError, AttributeError)  # raised by Orbax
 
 
 def make_handler() -> ocp.StandardCheckpointHandler:
@@ -38,7 +39,7 @@ def differences(path: Path, expected: dict[str, dict]) -> list[str]:
     """Return how the items of a checkpoint differ from the expected trees of arrays.
 
     Raises:
-      OSError, ValueError, KeyError, AttributeError: If an item cannot be read.
+      UNREADABLE: If an item cannot be read.
     """
     handler = make_handler()
     stored = {name: handler.metadata(path.absolute() / name).tree for name in expected}
@@ -51,6 +52,11 @@ def differences(path: Path, expected: dict[str, dict]) -> list[str]:
         if n in stored and stored[n] != expected[n]
     ]
     return wrong
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of an error of Orbax, shortened."""
+    return str(error).splitlines()[0][:300]
 
 
 def listed(items: list) -> str:

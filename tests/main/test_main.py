@@ -8,30 +8,15 @@ import sys
 import command_lines
 import pytest
 from cases import mesh_of
-from prepared import prepare_words
 from runs import (
     NUM_STEPS,
     ROOT,
     Command,
     changed,
     saved_steps,
-    tiny_config,
 )
 
 from diffeq_former.training import run_directory
-
-LONG = 100_000
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    dataset = prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
-    return tiny_config(dataset, checkpoint_every=LONG, sample_every=LONG)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("commands")
 
 
 @pytest.fixture

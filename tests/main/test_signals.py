@@ -9,32 +9,18 @@ import threading
 import time
 
 import pytest
-from prepared import prepare_words
 from runs import (
+    LONG,
     NUM_STEPS,
     Command,
     changed,
     saved_steps,
     signal_when,
-    tiny_config,
 )
 
 from diffeq_former.data.pipeline import train_batches, validation_batches
 from diffeq_former.inference import perplexity
 from diffeq_former.training import loop
-
-LONG = 100_000
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    dataset = prepare_words(tmp_path_factory.mktemp("data"), seq_len=16)
-    return tiny_config(dataset, checkpoint_every=LONG, sample_every=LONG)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("commands")
 
 
 def wait_for(condition, process) -> None:
