@@ -10,10 +10,9 @@ from diffeq_former.config import Config, resolve
 from diffeq_former.distributed.sharding_rules import DATA, FSDP
 from diffeq_former.errors import UserError
 from diffeq_former.models.attention_kernels import Hardware, detect_hardware
-from diffeq_former.planning.closed_form import needed_memory
+from diffeq_former.planning.closed_form import needed_memory, state_bytes
 from diffeq_former.planning.memory import Memory, least_memory
-from diffeq_former.planning.shapes import Sizes, micro_batches, shard_bytes
-from diffeq_former.training import state
+from diffeq_former.planning.shapes import Sizes, micro_batches
 
 LISTED = 3  # number of suggested changes
 
@@ -32,9 +31,7 @@ def check_memory(config: Config, mesh: Mesh, seq_len: int) -> None:
     if capacity is None:
         return
     config, sizes = config.deepest, dict(mesh.shape)
-    abstract = state.abstract(config, mesh)
-    held = [shard_bytes(x, sizes) for x in (abstract.params, abstract.opt_state)]
-    needed = least_memory(config, sizes, held, seq_len)
+    needed = least_memory(config, sizes, state_bytes(config, sizes), seq_len)
     total = sum(needed.values())
     if total <= capacity:
         return

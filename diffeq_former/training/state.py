@@ -139,15 +139,25 @@ def _first(config: Config, params: dict) -> TrainState:
     )
 
 
-@functools.cache
 def _boxed_shapes(c: ModelConfig) -> dict:
+    """Return the shapes of `_init_boxed`."""
+    return _trace_boxed(_canonical(c))
+
+
+@functools.cache
+def _trace_boxed(c: ModelConfig) -> dict:
     """Return the shapes of `_init_boxed`; cached, as it traces the whole model."""
     return jax.eval_shape(lambda: _init_boxed(c, 0))
 
 
+def _canonical(c: ModelConfig) -> ModelConfig:
+    """Return the model without settings that do not affect the parameters."""
+    # XLA's attention kernel runs everywhere.
+    return dataclasses.replace(c, attention_implementation="xla", remat="none")
+
+
 def _init_boxed(c: ModelConfig, seed: int) -> dict:
     """Return the parameters, boxed with the names of their axes."""
-    # The attention kernel does not affect the parameters; XLA's runs everywhere.
-    c = dataclasses.replace(c, attention_implementation="xla")
+    c = _canonical(c)
     tokens_BL = jnp.zeros((1, c.max_len), jnp.int32)
     return Transformer(c).init(jax.random.key(seed), tokens_BL)["params"]
