@@ -4,6 +4,7 @@
 # make test-hf runs those against transformers, PEFT and lm-evaluation-harness; of
 #              PyTorch it installs what pip finds: that for CPUs, a tenth of the
 #              download, if PIP_EXTRA_INDEX_URL names its index
+# make test-targets compiles for TPUs and NVIDIA GPUs, which it does not need
 # make soak    tries random settings, damage, names, kills and load: EXAMPLES of each,
 #              with the seeds from FIRST_SEED on
 # make lint    checks format and style
@@ -29,10 +30,12 @@ WITH_HF = tests/conversion/test_transformers.py tests/inference/test_harness.py 
     tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
     tests/tools/test_harness.py
 
+FOR_TARGETS = tests/planning tests/tools/test_plan.py
+
 EXAMPLES ?= 12
 FIRST_SEED ?= 0
 
-.PHONY: demo test test-all test-hf with-hf soak lint install
+.PHONY: demo test test-all test-hf with-hf test-targets for-targets soak lint install
 
 demo: install
 	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
@@ -53,6 +56,13 @@ test-hf:
 
 with-hf: install
 	$(PYTEST) -m "not soak" $(WITH_HF)
+
+test-targets:
+	@$(MAKE) --no-print-directory for-targets VENV=$(VENV)-targets \
+	    EXTRAS=test,plan-tpu,plan-gpu
+
+for-targets: install
+	JAX_PLATFORMS=cpu $(PYTEST) -m targets $(FOR_TARGETS)
 
 lint: install
 	$(VENV)/bin/ruff format --check .

@@ -36,6 +36,9 @@ EXTRAS = {
     "cuda13": ["jax[cuda13]"],
     "cuda12": ["jax[cuda12]"],
     "tpu": ["jax[tpu]"],
+    # Compilers for TPUs and NVIDIA GPUs, on machines that have neither.
+    "plan-tpu": ["jax[tpu]"],
+    "plan-gpu": ["jax[cuda13-local]", "nvidia-cuda-nvcc>=13,<14", "nvidia-cudnn-cu13"],
     "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
     "serve": SERVE,

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -21,6 +22,7 @@ from diffeq_former.conversion import import_run
 from diffeq_former.data.dataset import MANIFEST
 from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.errors import UserError
+from diffeq_former.hardware import hardware_of
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.inference.resolve_dataset import load_dataset
@@ -37,7 +39,7 @@ class Run(LoadedRun):
     @property
     def model(self) -> Transformer:
         """The linen module: `run.model.apply({"params": run.params}, tokens_BL)`."""
-        return Transformer(self.config.model)
+        return Transformer(self.config.model, hardware=hardware_of(jax.devices()[0]))
 
     def generate(
         self,

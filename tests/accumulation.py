@@ -9,6 +9,7 @@ import optax
 from cases import TINY
 
 from diffeq_former.config import Config
+from diffeq_former.hardware import CPU
 from diffeq_former.models.grid import default_grid
 from diffeq_former.training.bank_gradient import as_array, is_gradient
 from diffeq_former.training.gradients import loss_and_gradients
@@ -33,7 +34,9 @@ def micro_batches(batch: dict, M: int) -> dict:
 def of_tree(config: Config, params: dict, batches_MBL: dict, key, grid=None):
     """`loss_and_gradients` of a tree of parameters; on the default grid, if none."""
     grid = grid or default_grid(config.model)
-    return loss_and_gradients(config, partition(config, params), batches_MBL, key, grid)
+    return loss_and_gradients(
+        config, partition(config, params), batches_MBL, key, grid, CPU
+    )
 
 
 def accumulated(config: Config, params, batch: dict, M: int, grid=None):

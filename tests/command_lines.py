@@ -66,13 +66,13 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess:
 
 
 def run_process(
-    program: str, *arguments: object, num_devices: int = 1
+    program: str, *arguments: object, num_devices: int = 1, **environment: str
 ) -> subprocess.CompletedProcess:
     """Runs a file of tools/, or a module, as a process with so many CPU devices."""
     where = [ROOT / "tools" / program] if program.endswith(".py") else ["-m", program]
     return subprocess.run(
         [sys.executable, *where, *map(str, arguments)],
-        env=os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)},
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)} | environment,
         capture_output=True,
         text=True,
     )

@@ -23,7 +23,7 @@ FILES = {
 }
 # From the bottom up: a part imports only what stands above it in this list.
 LAYERS = (
-    *("errors", "process_exit", "compilation_cache", "json_io", "locks"),
+    *("errors", "process_exit", "compilation_cache", "json_io", "locks", "hardware"),
     "atomic_io",
     "ode",
     "config",
@@ -47,7 +47,7 @@ APART = {
     "data": {"ode", "config", "models"},
     "distributed": {"models", "data"},
     "inference": {"training"},
-    "planning": {"data", "inference", "finetuning", "conversion"},
+    "planning": {"data", "finetuning", "conversion"},
     "analysis": {"inference", "finetuning", "conversion", "planning"},
 }
 

@@ -5,13 +5,13 @@ import dataclasses
 from cases import WIDE
 
 from diffeq_former.config import Config, MeshConfig, TrainingConfig
-from diffeq_former.models.attention_kernels import Hardware
+from diffeq_former.hardware import CPU
 from diffeq_former.planning.closed_form import Plan, axis_sizes, make_plan
 from diffeq_former.planning.devices import DEVICES
 
 ROWS = 32
 # As a CPU computes attention: with all scores.
-DEVICE = dataclasses.replace(DEVICES["h100"], hardware=Hardware("cpu"))
+DEVICE = dataclasses.replace(DEVICES["h100"], hardware=CPU)
 
 
 def plan_of(mesh: dict[str, int], M: int = 1, rows: int = ROWS, **model) -> Plan:

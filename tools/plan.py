@@ -1,12 +1,14 @@
-"""Estimates whether a run fits on devices, what it communicates and how fast it can be.
+"""Tells whether a config fits on devices that are not there, and what it would send.
 
-tools/plan.py --config=configs/llama1b.py --num_devices=8 --device=h200
+tools/plan.py --config=configs/llama1b.py --target=gpu:h100:1x8
+tools/plan.py --config=configs/gpt_small.py --target=tpu:v5e:4x4 --search
 
-Each line on stdout is a JSON object, the plan for one of the devices: bytes of memory
-and of communication per step, FLOPs, and seconds per step. The mesh is config.mesh;
---search lists the five best combinations of mesh, remat policy and number of
-micro-batches. --compile also compiles the step for that many virtual CPU devices. None
-of the planned devices is needed.
+A target is a number of devices of one kind: tpu:v5e:4x4 is a slice of 16 TPUs,
+gpu:h100:2x8 two hosts with eight GPUs each. Each line on stdout is a JSON object:
+memory and communication by a closed form, and as found in the program that the devices'
+own compiler makes, which takes some minutes; --nocompile leaves it out. The mesh is
+config.mesh. --search ranks all meshes, remat policies and numbers of micro-batches by
+the closed form and compiles the three best.
 """
 
 import sys
@@ -19,17 +21,21 @@ from diffeq_former.errors import UserError
 from diffeq_former.json_io import print_line
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
-_NUM_DEVICES = flags.DEFINE_integer(
-    "num_devices", None, "Devices on all hosts.", required=True
+_TARGET = flags.DEFINE_string(
+    "target", None, "Devices: tpu:KIND:TOPOLOGY or gpu:KIND:HOSTSxGPUS.", required=True
 )
-_DEVICE = flags.DEFINE_string(
-    "device", "h100", "Type of device; see planning/devices.py."
+_NUM_SLICES = flags.DEFINE_integer("num_slices", 1, "Slices of TPUs.")
+_PROGRAM = flags.DEFINE_enum(
+    "program",
+    "train",
+    ["train", "evaluate", "prefill", "decode"],
+    "Program to compile. The closed form is of training.",
 )
-_SEARCH = flags.DEFINE_bool("search", False, "List the five best plans.")
-_COMPILE = flags.DEFINE_bool("compile", False, "Compile the step for virtual devices.")
+_SEARCH = flags.DEFINE_bool("search", False, "Find the best mesh.")
+_COMPILE = flags.DEFINE_bool("compile", True, "Compile, beside the closed form.")
 flags.mark_flag_as_required("config")
 
-_LISTED = 5
+_LISTED = 3
 
 
 def main() -> None:
@@ -37,69 +43,73 @@ def main() -> None:
 
     from diffeq_former.config import resolve
     from diffeq_former.planning.closed_form import axis_sizes, make_plan
-    from diffeq_former.planning.devices import DEVICES
+    from diffeq_former.planning.search import search
+    from diffeq_former.planning.targets import parse_target, topology_devices
 
-    num_devices, name = _NUM_DEVICES.value, _DEVICE.value
-    if num_devices < 1:
-        raise UserError(f"--num_devices: expected 1 or more, got {num_devices}")
-    if _SEARCH.value and _COMPILE.value:
-        raise UserError("--compile: compiles a single plan; leave out --search")
-    if name not in DEVICES:
-        known = ", ".join(DEVICES)
-        raise UserError(f"--device: expected one of {known}, got {name!r}")
-    config, device = resolve(_CONFIG.value), DEVICES[name]
+    target = parse_target(_TARGET.value, _NUM_SLICES.value)
+    config = resolve(_CONFIG.value)
+    if _PROGRAM.value != "train" and (_SEARCH.value or not _COMPILE.value):
+        raise UserError(
+            f"--program={_PROGRAM.value}: has no closed form; leave out --search and"
+            " --nocompile"
+        )
     if config.finetune.base:
         raise UserError(
             f"--config.finetune.base={config.finetune.base}: a plan does not read a"
             " base; leave it empty and plan the base's own config"
         )
     jax.config.update("jax_platforms", "cpu")
-    if _COMPILE.value:
-        jax.config.update("jax_num_cpu_devices", num_devices)
-    if _SEARCH.value:
-        _search(config, num_devices, device)
+    devices = topology_devices(target) if _COMPILE.value else None
+    if devices:  # a cached program could be read back only where its devices are
+        jax.config.update("jax_enable_compilation_cache", False)
+    if not _SEARCH.value:
+        sizes = axis_sizes(config.mesh, target.num_devices)
+        _print(make_plan(config, sizes, target.device), target, devices)
         return
-    plan = make_plan(config, axis_sizes(config.mesh, num_devices), device)
-    _print(plan, _compiled(plan, num_devices) if _COMPILE.value else {})
-
-
-def _search(config, num_devices: int, device) -> None:
-    from diffeq_former.planning.search import search
-
-    plans = search(config, num_devices, device)
+    plans = search(config, target.num_devices, target.device)
     fitting = [plan for plan in plans if plan.fits]
     print(f"{len(plans)} plans tried, {len(fitting)} fit", file=sys.stderr)
     if not fitting:
         print("nothing fits; the closest plan is:", file=sys.stderr)
     for plan in fitting[:_LISTED] or plans[:1]:
-        _print(plan, {})
+        _print(plan, target, devices)
 
 
-def _compiled(plan, num_devices: int) -> dict:
-    from diffeq_former.planning import compiled
+def _print(plan, target, devices) -> None:
+    from diffeq_former.planning.report import compile_report, table
 
-    measured = compiled.measures(compiled.compile_step(plan.config, num_devices))
-    predicted, total = plan.memory.total, measured["memory"]["total"]
-    print(
-        f"compiled for CPUs: {total / 1e9:.4g} GB, predicted {predicted / 1e9:.4g} GB "
-        f"({predicted / total:.2f} times that)",
-        file=sys.stderr,
-    )
-    ratio = {"predicted": round(predicted), "ratio": predicted / total}
-    return {"compiled": measured | ratio}
-
-
-def _print(plan, extra: dict) -> None:
-    name, num_devices = _DEVICE.value, _NUM_DEVICES.value
-    needed, available = plan.memory.total / 1e9, plan.device.memory / 1e9
-    print(
-        f"{num_devices} x {name}: {needed:.4g} of {available:.4g} GB, "
-        f"{'fits' if plan.fits else 'does not fit'}; {plan.seconds:.3g} s per step, "
-        f"MFU at most {plan.mfu_bound:.0%}",
-        file=sys.stderr,
-    )
-    line = {"device": name, "num_devices": num_devices, **plan.as_dict(), **extra}
+    line = {"target": str(target), "num_devices": target.num_devices}
+    if _PROGRAM.value == "train":
+        line |= plan.as_dict()
+        needed, available = plan.memory.total / 1e9, plan.device.memory / 1e9
+        print(
+            f"{target}: {needed:.4g} of {available:.4g} GB,"
+            f" {'fits' if plan.fits else 'does not fit'}; {plan.seconds:.3g} s per"
+            f" step, MFU at most {plan.mfu_bound:.0%}",
+            file=sys.stderr,
+        )
+    if devices:
+        report = compile_report(plan.config, _PROGRAM.value, devices, plan.device)
+        line["compiled"] = report
+        print(table(plan, report), file=sys.stderr)
+        print(f"compiled: {_summary(report)}", file=sys.stderr)
     print_line(line)
+
+
+def _summary(report: dict) -> str:
+    total, available = (report["memory"][name] for name in ("total", "available"))
+    fits = "fits" if report["fits"] else "does not fit"
+    text = f"{fits}: {total / 1e9:.4g} of {available / 1e9:.4g} GB"
+    if "attention" not in report:
+        return text
+    sent, blocking = sum(report["sent"].values()), report["sent_blocking"]
+    shares = report["cycle_shares"].items()
+    return (
+        f"{text}; attention: {report['attention']}; sends {sent / 1e9:.4g} GB,"
+        f" {blocking / 1e9:.4g} GB of it while nothing else runs;"
+        f" {report['compile_seconds']:.0f} s to compile"
+        + "".join(f", {name} {share:.0%}" for name, share in shares)
+    )
 
 
 if __name__ == "__main__":

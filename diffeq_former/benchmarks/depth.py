@@ -9,7 +9,7 @@ from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
 from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.planning import shapes
-from diffeq_former.planning.compiled import compile_step, measures
+from diffeq_former.planning.compiled import compile_step, memory_bytes
 from diffeq_former.planning.memory import kept_bytes
 
 NUM_LAYERS = (6, 12, 24, 48)
@@ -28,7 +28,7 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
 
         def compile_at(n: int, config=config, compiled=compiled):
             jax.clear_caches()
-            compiled[n] = compile_step(_with_layers(config, n), jax.device_count())
+            compiled[n] = compile_step(_with_layers(config, n), make_mesh(config.mesh))
 
         runs = {n: lambda n=n, run=compile_at: run(n) for n in NUM_LAYERS}
         for n, seconds in alternate(runs, rounds).items():
@@ -36,7 +36,7 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
                 "variant": name,
                 "num_layers": n,
                 "compile_seconds": spread(seconds),
-                "temp_bytes": measures(compiled[n])["memory"]["temp"],
+                "temp_bytes": memory_bytes(compiled[n])["temp"],
                 **_parts(_with_layers(config, n)),
             }
 

@@ -17,7 +17,7 @@ from diffeq_former.benchmarks.timing import (
 from diffeq_former.benchmarks.variants import BASE
 from diffeq_former.config import Config
 from diffeq_former.distributed.mesh import make_mesh, shard_batch
-from diffeq_former.planning.compiled import compile_step, measures
+from diffeq_former.planning.compiled import compile_step, memory_bytes
 from diffeq_former.training import state
 
 
@@ -28,7 +28,7 @@ class Trainer:
         self.config = config
         self.mesh = make_mesh(config.mesh)
         start = time.perf_counter()
-        self.compiled = compile_step(config, self.mesh.size)
+        self.compiled = compile_step(config, self.mesh)
         self.compile_seconds = time.perf_counter() - start
         self._state = state.create(config, self.mesh)
         self._batch = shard_batch(_random_batch(config), self.mesh)
@@ -58,7 +58,7 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
             "ratio": ratios(seconds[BASE], seconds[name]),
             **rates(trainer.config, per_step["median"], kind, trainer.mesh.size),
             "compile_seconds": trainer.compile_seconds,
-            "memory": measures(trainer.compiled)["memory"],
+            "memory": memory_bytes(trainer.compiled),
             "device_peak_bytes": device_peak(),
             "host_peak_bytes": host_peak(),
         }

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
-from diffeq_former.distributed.mesh import Mesh, make_mesh, on_mesh
+from diffeq_former.distributed.mesh import Mesh, make_mesh, mesh_hardware, on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.models.grid import default_grid
 from diffeq_former.training import state
@@ -44,7 +44,7 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
 
 def _works(config: Config, mesh: Mesh):
     """Return the functions to time, and the bytes that each moves."""
-    grid = default_grid(config.model)
+    grid, hardware = default_grid(config.model), mesh_hardware(mesh)
 
     @jax.jit
     def generate(params):
@@ -58,7 +58,9 @@ def _works(config: Config, mesh: Mesh):
 
     def update(gradients, norm, params, opt_state):
         good = jnp.isfinite(norm)
-        done = state.make_update(config).apply(gradients, norm, opt_state, params, good)
+        done = state.make_update(config).apply(
+            gradients, norm, opt_state, params, good, hardware
+        )
         return done.params, done.opt_state
 
     generate, pull_back = on_mesh(mesh, generate), on_mesh(mesh, pull_back)

@@ -25,6 +25,7 @@ from diffeq_former.distributed.sharding_rules import (
     TENSOR,
 )
 from diffeq_former.errors import UserError
+from diffeq_former.hardware import Hardware, hardware_of
 
 
 def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
@@ -42,8 +43,15 @@ def make_mesh(c: MeshConfig, devices: list | None = None) -> Mesh:
     if devices[0].platform == "tpu" and slices > 1:
         grid = _hybrid_grid(shape, slices, devices)
     else:
-        grid = mesh_utils.create_device_mesh(shape, devices)
+        grid = mesh_utils.create_device_mesh(
+            shape, devices, allow_split_physical_axes=True
+        )
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def mesh_hardware(mesh: Mesh) -> Hardware:
+    """Return the hardware of a mesh, whose devices are all of one kind."""
+    return hardware_of(mesh.devices.flat[0])
 
 
 def mesh_shape(c: MeshConfig, num_devices: int) -> tuple[int, ...]:
@@ -77,7 +85,9 @@ def _hybrid_grid(shape: tuple[int, ...], slices: int, devices: list) -> np.ndarr
         )
     across = (outer, slices // outer, 1, 1)
     within = (data // across[0], fsdp // across[1], sequence, tensor)
-    return mesh_utils.create_hybrid_device_mesh(within, across, devices)
+    return mesh_utils.create_hybrid_device_mesh(
+        within, across, devices, allow_split_physical_axes=True
+    )
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from diffeq_former.config import Config, MeshConfig
 from diffeq_former.config.dataclass_config import keys
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.runs import records, report, train, validation_losses
-from diffeq_former.models.attention_kernels import detect_hardware
+from diffeq_former.hardware import hardware_of
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.closed_form import axis_sizes, needed_memory
 from diffeq_former.process_exit import OK
@@ -86,7 +86,7 @@ def _figures(workdir: Path) -> dict:
 
 def _planned_memory(config) -> float:
     sizes, seq_len = axis_sizes(MeshConfig(), num_devices=1), config.model.max_len
-    return needed_memory(config, sizes, detect_hardware(), seq_len).total
+    return needed_memory(config, sizes, hardware_of(jax.devices()[0]), seq_len).total
 
 
 def _num_parameters(model) -> int:

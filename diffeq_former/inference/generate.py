@@ -5,6 +5,8 @@ cache, R decoding rounds per call, W maximum number of tokens per round.
 """
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +24,47 @@ from diffeq_former.inference.sampling import Rule, Sampling
 from diffeq_former.inference.speculative import Draft, speculative_round
 
 STRIDE = 8  # tokens per sequence that are decoded before the host looks at them
+
+
+class Programs(NamedTuple):
+    """The jitted functions of generation; weights and caches are one for each model."""
+
+    tabulate: Callable  # params -> weights
+    empty: Callable  # (B, S) -> caches
+    read: Callable  # (weights, caches, tokens [B, C], positions [B, C]) -> caches
+    decode: Callable  # (weights, caches, *decoding_state, eot, rule): see `decode`
+
+
+def make_programs(
+    models: tuple[CachedModel, ...], mesh: Mesh, num_drafted: int, vocab_size: int
+) -> Programs:
+    """Return the programs of one model, or of a model and the one that drafts for it.
+
+    Args:
+      models: The models.
+      mesh: Mesh of the parameters.
+      num_drafted: Tokens that are drafted in each round.
+      vocab_size: Ids from this one on are never sampled.
+    """
+    caches = NamedSharding(mesh, PartitionSpec(None, ROWS, None, TENSOR))
+    whole = replicated(mesh)
+
+    def program(function, *arguments, **options):
+        bound = functools.partial(function, models, *arguments)
+        return on_mesh(mesh, jax.jit(bound, **options))
+
+    return Programs(
+        tabulate=program(_tabulate),
+        empty=program(_empty, static_argnums=(0, 1), out_shardings=caches),
+        read=program(_read, donate_argnums=1, out_shardings=caches),
+        decode=program(
+            _decode,
+            num_drafted,
+            vocab_size,
+            donate_argnums=1,
+            out_shardings=(caches, whole, whole),
+        ),
+    )
 
 
 class Generator:
@@ -55,22 +98,11 @@ class Generator:
         self.num_new = self.num_drafted = self.num_accepted = 0
         configs = (config, draft.config(config)) if draft else (config,)
         models = tuple(map(CachedModel, configs))
-        caches = NamedSharding(mesh, PartitionSpec(None, ROWS, None, TENSOR))
-        whole = replicated(mesh)
-
-        def program(function, *arguments, **options):
-            bound = functools.partial(function, models, *arguments)
-            return on_mesh(mesh, jax.jit(bound, **options))
-
-        self._tabulate = program(_tabulate)
-        self._empty = program(_empty, static_argnums=(0, 1), out_shardings=caches)
-        self._read = program(_read, donate_argnums=1, out_shardings=caches)
-        self._decode = program(
-            _decode,
+        self._programs = make_programs(
+            models,
+            mesh,
             draft.num_tokens if draft else 0,
             vocab_size or config.vocab_size,
-            donate_argnums=1,
-            out_shardings=(caches, whole, whole),
         )
 
     def generate(
@@ -127,7 +159,7 @@ class Generator:
 
     def tabulate(self, params: dict) -> tuple[Weights, ...]:
         """Generate the weights that `run` needs; once for given parameters."""
-        return self._tabulate(params)
+        return self._programs.tabulate(params)
 
     def check(self, sequence: Sequence) -> None:
         """Raise UserError if context and new tokens exceed the model's `max_len`."""
@@ -161,12 +193,12 @@ class Generator:
         """
         B = buckets.batch_size(len(sequences), self._shards)
         needed = max(len(x.context) - 1 + x.max_new_tokens for x in sequences)
-        caches = self._empty(B, buckets.cache(needed, self.max_len))
+        caches = self._programs.empty(B, buckets.cache(needed, self.max_len))
         for tokens_BC, positions_BC in batch.prefill_inputs(sequences, B, self.max_len):
-            caches = self._read(weights, caches, tokens_BC, positions_BC)
+            caches = self._programs.read(weights, caches, tokens_BC, positions_BC)
         rule = Rule.of([x.sampling for x in batch.pad_batch(sequences, B)])
         while not all(x.ended for x in sequences):
-            caches, new_RBW, counts_RB = self._decode(
+            caches, new_RBW, counts_RB = self._programs.decode(
                 weights,
                 caches,
                 *batch.decoding_state(sequences, B),

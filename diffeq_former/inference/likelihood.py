@@ -16,6 +16,7 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.distributed.mesh import (
     batch_sharding,
     local_sequences,
+    mesh_hardware,
     num_batch_shards,
     on_mesh,
     replicated,
@@ -70,7 +71,7 @@ def make_score(c: ModelConfig, mesh: Mesh, batch_size: int) -> Score:
 
 def _compile(c: ModelConfig, mesh: Mesh):
     """Return params -> table, and (params, table, batch) -> (log p, greedy), [B]."""
-    model = Transformer(c.for_inference())
+    model = Transformer(c.for_inference(), hardware=mesh_hardware(mesh))
 
     def tabulate(params: dict):
         return model.apply({"params": params}, method="tabulate")

@@ -17,6 +17,7 @@ from diffeq_former.distributed.mesh import (
     batch_sharding,
     check_length_fits,
     local_sequences,
+    mesh_hardware,
     num_batch_shards,
     on_mesh,
     replicated,
@@ -64,7 +65,7 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
     batch_size = -(-most // shards) * shards
     num_batches = -(-split.rows // batch_size)
     process_rows = local_sequences(mesh, batch_size)
-    tabulate, sum_batch = _compile(config, mesh)
+    tabulate, sum_batch = make_programs(config, mesh)
 
     def evaluate(params: dict, *, should_stop=lambda: False):
         table = tabulate(params)
@@ -85,9 +86,13 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
     return evaluate
 
 
-def _compile(config: Config, mesh: Mesh):
-    """Return params -> table, and (params, table, batch) -> float32 [loss, tokens]."""
-    model, chunk = Transformer(config.model.for_inference()), config.training.loss_chunk
+def make_programs(config: Config, mesh: Mesh) -> tuple[Callable, Callable]:
+    """Return params -> table, and (params, table, batch) -> float32 [loss, tokens].
+
+    Both are jitted.
+    """
+    model = Transformer(config.model.for_inference(), hardware=mesh_hardware(mesh))
+    chunk = config.training.loss_chunk
 
     def tabulate(params: dict):
         return model.apply({"params": params}, method="tabulate")

@@ -8,12 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.models.attention_kernels import (
-    KERNELS,
-    choose,
-    detect_hardware,
-    same_document,
-)
+from diffeq_former.hardware import Hardware
+from diffeq_former.models.attention_kernels import KERNELS, choose, same_document
 from diffeq_former.models.dropout import Dropout
 from diffeq_former.models.partition import num_shards
 
@@ -28,6 +24,7 @@ class Attend(nn.Module):
     config: ModelConfig
     train: bool
     cached: bool
+    hardware: Hardware
 
     @nn.compact
     def __call__(
@@ -39,7 +36,7 @@ class Attend(nn.Module):
         if self.train and c.attention_dropout:
             return self._with_dropout(*inputs, sequences_B)
         L = q_BLNH.shape[1]
-        return KERNELS[choose(c, detect_hardware(), L, num_shards("length"))](*inputs)
+        return KERNELS[choose(c, self.hardware, L, num_shards("length"))](*inputs)
 
     def _over_cache(self, q_BLNH, k_BLKH, v_BLKH, positions_BL) -> jax.Array:
         k_BSKH, v_BSKH, mask_BLS = self._update_cache(k_BLKH, v_BLKH, positions_BL)

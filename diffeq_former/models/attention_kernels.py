@@ -3,8 +3,6 @@
 B batch, L length, N heads, K key-value heads, H head size.
 """
 
-import dataclasses
-import re
 from collections.abc import Iterator
 
 import jax
@@ -12,29 +10,8 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
+from diffeq_former.hardware import Hardware
 from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
-
-
-@dataclasses.dataclass(frozen=True)
-class Hardware:
-    """The platform for which a program is compiled."""
-
-    platform: str  # cpu | cuda | rocm | tpu
-    capability: tuple[int, int] = (0, 0)  # compute capability of an NVIDIA GPU
-
-
-def detect_hardware() -> Hardware:
-    """Return the hardware of this process."""
-    platform = jax.default_backend()
-    if platform != "gpu":
-        return Hardware(platform)
-    version = jax.local_devices()[0].compute_capability  # AMD: such as gfx942
-    numbers = re.fullmatch(r"(\d+)\.(\d+)", version)
-    return (
-        Hardware("cuda", (int(numbers[1]), int(numbers[2])))
-        if numbers
-        else Hardware("rocm")
-    )
 
 
 def choose(

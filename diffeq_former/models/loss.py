@@ -16,7 +16,7 @@ NO_TARGET = -1
 TILE = 128
 
 
-@jax.named_scope("head")
+@jax.named_scope("loss")
 def cross_entropy_sums(
     x_BLD: jax.Array, unembedding_DV: jax.Array, targets_BL: jax.Array, chunk: int
 ) -> dict[str, jax.Array]:
@@ -50,12 +50,11 @@ def cross_entropy_sums(
     @jax.checkpoint
     def add_chunk(sums, chunk):
         x_NBCD, targets_NBC = chunk
-        logits_NBCV = jnp.einsum(
-            "nbcd,ndv->nbcv",
-            x_NBCD,
-            unembedding_NDV,
-            preferred_element_type=jnp.float32,
-        )
+        with jax.named_scope("head"):
+            product = {"preferred_element_type": jnp.float32}
+            logits_NBCV = jnp.einsum(
+                "nbcd,ndv->nbcv", x_NBCD, unembedding_NDV, **product
+            )
         if V < logits_NBCV.shape[-1]:
             is_token_V = jnp.arange(logits_NBCV.shape[-1]) < V
             logits_NBCV = jnp.where(is_token_V[None, None, None], logits_NBCV, -jnp.inf)

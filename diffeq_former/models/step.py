@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.hardware import Hardware
 from diffeq_former.models.attention import Attend
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.dropout import Dropout
@@ -45,6 +46,7 @@ class Step(nn.Module):
     config: ModelConfig
     train: bool
     cached: bool
+    hardware: Hardware
 
     @nn.compact
     def __call__(self, x_BLD: jax.Array, per_step, context):
@@ -62,7 +64,7 @@ class Step(nn.Module):
         @jax.named_scope("attention")
         def attention(node: int, x_BLD):
             def attend(q_BLNH, k_BLKH, v_BLKH):
-                o_BLNH = Attend(c, self.train, self.cached)(
+                o_BLNH = Attend(c, self.train, self.cached, self.hardware)(
                     constrain(q_BLNH, *QUERIES),
                     constrain(k_BLKH, *KEYS),
                     constrain(v_BLKH, *KEYS),

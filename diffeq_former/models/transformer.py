@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.hardware import CPU, Hardware
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
 from diffeq_former.models.grid import default_grid
@@ -32,11 +33,14 @@ class Transformer(nn.Module):
       train: Apply dropout, with the rng "dropout".
       cached: Read and write keys and values in the collection "cache" (pass
         `mutable=["cache"]`), at the positions `positions_BL`.
+      hardware: What the program is compiled for; it decides on attention kernels. Those
+        of the default run everywhere.
     """
 
     config: ModelConfig
     train: bool = False
     cached: bool = False
+    hardware: Hardware = CPU
 
     def setup(self):
         c = self.config
@@ -49,7 +53,7 @@ class Transformer(nn.Module):
         step = scan_over_grid(
             Step, c.num_layers, POLICIES[c.remat], remat=c.remat != "none"
         )
-        self.depth = step(c, self.train, self.cached)
+        self.depth = step(c, self.train, self.cached, self.hardware)
 
     def __call__(self, tokens_BL: jax.Array, **options) -> jax.Array:
         """Return the logits [B, L, V], float32; the options are those of `hidden`."""

@@ -12,7 +12,8 @@ from diffeq_former.distributed.sharding_rules import (
     TENSOR,
     num_batch_shards,
 )
-from diffeq_former.models.attention_kernels import Hardware, choose
+from diffeq_former.hardware import Hardware
+from diffeq_former.models.attention_kernels import choose
 from diffeq_former.planning import communication, shapes
 from diffeq_former.planning.communication import Sent
 from diffeq_former.planning.devices import Device

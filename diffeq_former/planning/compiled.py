@@ -1,38 +1,154 @@
-"""Memory and communication of a training step compiled for virtual CPU devices."""
+"""Programs of a config compiled for a mesh, whose devices need not be present."""
+
+import math
+from collections.abc import Callable
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from diffeq_former.config import Config
-from diffeq_former.distributed.mesh import batch_sharding, layout, make_mesh
-from diffeq_former.planning.collectives import sent_bytes
+from diffeq_former.distributed.mesh import (
+    batch_sharding,
+    layout,
+    mesh_hardware,
+    replicated,
+    rows_at_once,
+)
+from diffeq_former.inference import batch, buckets, generate, perplexity
+from diffeq_former.inference.cached_model import CachedModel
+from diffeq_former.inference.sampling import Rule, Sampling
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
 
-def compile_step(config: Config, num_devices: int):
-    """Compile the training step for sequences of length `max_len`."""
-    mesh = make_mesh(config.mesh, jax.devices()[:num_devices])
-    tokens_BL = jax.ShapeDtypeStruct(
-        (config.training.batch_size, config.model.max_len),
-        np.int32,
-        sharding=batch_sharding(mesh),
-    )
-    batch = {"inputs": tokens_BL, "targets": tokens_BL}
-    step = make_train_step(config, mesh).__wrapped__
+def compile_program(config: Config, mesh: Mesh, name: str = "train"):
+    """Compile one of `PROGRAMS` for the devices of the mesh.
+
+    Returns:
+      The compiled program, and the bytes of its arguments on one device, those included
+      that it does not read.
+
+    Raises:
+      UserError: If the mesh does not divide the model or the batch.
+      jax.errors.JaxRuntimeError: If a program for TPUs does not fit their memory.
+    """
     with layout(mesh):
-        return step.lower(state.abstract(config, mesh), batch).compile()
+        function, arguments = PROGRAMS[name](config, mesh)
+        compiled = _lower(function, mesh, *arguments).compile()
+    return compiled, sum(map(_shard_bytes, jax.tree.leaves(arguments)))
 
 
-def measures(compiled) -> dict:
-    """Return the memory and the sent bytes of one device, by kind."""
+def compile_step(config: Config, mesh: Mesh):
+    """Compile the training step for sequences of length `max_len`."""
+    return compile_program(config, mesh)[0]
+
+
+def _shard_bytes(x) -> int:
+    sharding = getattr(x, "sharding", None)
+    shape = sharding.shard_shape(x.shape) if sharding else x.shape
+    return math.prod(shape) * x.dtype.itemsize
+
+
+def _lower(function: Callable, mesh: Mesh, *arguments):
+    """Lower a jitted function that is wrapped by `on_mesh`, for the mesh's hardware."""
+    traced = function.__wrapped__.trace(*arguments)
+    return traced.lower(lowering_platforms=(mesh_hardware(mesh).platform,))
+
+
+def _train(config: Config, mesh: Mesh):
+    tokens_BL = _batch(config.training.batch_size, config.model.max_len, mesh)
+    step = make_train_step(config, mesh)
+    batch_BL = {"inputs": tokens_BL, "targets": tokens_BL}
+    return step, (state.abstract(config, mesh), batch_BL)
+
+
+def _evaluate(config: Config, mesh: Mesh):
+    """The sums of one batch of the validation split, as large as a micro-batch."""
+    tabulate, sum_batch = perplexity.make_programs(config, mesh)
+    params = state.abstract(config, mesh).params
+    tokens_BL = _batch(rows_at_once(config.training, mesh), config.model.max_len, mesh)
+    batch_BL = {"inputs": tokens_BL, "targets": tokens_BL}
+    return sum_batch, (params, _results(tabulate, mesh, params), batch_BL)
+
+
+def _prefill(config: Config, mesh: Mesh):
+    """One call that reads a chunk of each prompt, of as many as in a micro-batch."""
+    programs, weights, caches = _generation(config, mesh)
+    B = rows_at_once(config.training, mesh)
+    C = min(buckets.CHUNK, config.model.max_len)
+    tokens_BC = jax.ShapeDtypeStruct((B, C), np.int32, sharding=replicated(mesh))
+    return programs.read, (weights, caches, tokens_BC, tokens_BC)
+
+
+def _decode(config: Config, mesh: Mesh):
+    """One call that decodes `generate.STRIDE` tokens of each sequence."""
+    programs, weights, caches = _generation(config, mesh)
+    B = rows_at_once(config.training, mesh)
+    sampling = Sampling()
+    sequence = batch.Sequence([0], 1, 0, sampling)
+    arrays = batch.decoding_state([sequence] * B, B)
+    rule = Rule.of([sampling] * B)
+    return programs.decode, (weights, caches, *arrays, np.int32(0), rule)
+
+
+def _generation(config: Config, mesh: Mesh):
+    """Return the programs of generation, and abstract weights and caches."""
+    c = config.model
+    programs = generate.make_programs((CachedModel(c),), mesh, 0, c.vocab_size)
+    params = state.abstract(config, mesh).params
+    B = rows_at_once(config.training, mesh)
+    weights = _results(programs.tabulate, mesh, params)
+    return programs, weights, _results(programs.empty, mesh, B, c.max_len)
+
+
+def _results(function: Callable, mesh: Mesh, *arguments):
+    """Return shapes and shardings of the results of a jitted function."""
+    lowered = _lower(function, mesh, *arguments)
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        lowered.out_info,
+        lowered.compile().output_shardings,
+    )
+
+
+def _batch(num_sequences: int, seq_len: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    shape = (num_sequences, seq_len)
+    return jax.ShapeDtypeStruct(shape, np.int32, sharding=batch_sharding(mesh))
+
+
+PROGRAMS = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "prefill": _prefill,
+    "decode": _decode,
+}
+
+
+def memory_bytes(compiled) -> dict[str, int]:
+    """Return the memory that a program needs on one device.
+
+    `argument` are the arrays that it is given; `temp` those that it makes and frees;
+    `output` its results, of which `alias` overwrite arguments; `code` the program
+    itself; `total` what all of this needs at once.
+    """
     analysis = compiled.memory_analysis()
-    memory = {
-        name: getattr(analysis, f"{name}_size_in_bytes")
-        for name in ("argument", "output", "alias", "temp")
+    names = {"code": "generated_code"} | {
+        name: name for name in ("argument", "output", "alias", "temp")
     }
-    total = memory["argument"] + memory["output"] - memory["alias"] + memory["temp"]
-    return {
-        "memory": memory | {"total": total},
-        "sent": sent_bytes(compiled.as_text()),
+    sizes = {
+        name: getattr(analysis, f"{field}_size_in_bytes")
+        for name, field in names.items()
     }
+    return sizes | {"total": sum(sizes.values()) - 2 * sizes["alias"]}
+
+
+_FUSED_ATTENTION = {"cudnn": "__cudnn$fmha", "splash": "splash_mha"}
+
+
+def attention_kernel(text: str) -> str:
+    """Return the attention kernel that the text of a compiled program calls."""
+    for kernel, call in _FUSED_ATTENTION.items():
+        if call in text:
+            return kernel
+    return "xla"

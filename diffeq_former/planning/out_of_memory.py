@@ -7,9 +7,10 @@ import psutil
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config, resolve
+from diffeq_former.distributed.mesh import mesh_hardware
 from diffeq_former.distributed.sharding_rules import DATA, FSDP
 from diffeq_former.errors import UserError
-from diffeq_former.models.attention_kernels import Hardware, detect_hardware
+from diffeq_former.hardware import Hardware
 from diffeq_former.planning.closed_form import needed_memory, state_bytes
 from diffeq_former.planning.memory import Memory, least_memory
 from diffeq_former.planning.shapes import Sizes, micro_batches
@@ -60,7 +61,7 @@ def _capacity(mesh: Mesh) -> int | None:
 
 def advice(config: Config, mesh: Mesh, seq_len: int) -> str:
     """List the estimated memory by part, and the changes that save most."""
-    sizes, hardware = dict(mesh.shape), detect_hardware()
+    sizes, hardware = dict(mesh.shape), mesh_hardware(mesh)
     needed = needed_memory(config, sizes, hardware, seq_len)
     lines = _table(needed, _capacity(mesh))
     savings = sorted(

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.hardware import CPU
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
@@ -105,7 +106,7 @@ def _step(c: ModelConfig):
         per_step, parameters = weights, None
         if c.generate_weights == "per_step":
             per_step, parameters = _stage_times(c), weights
-        return Step(c, train=True, cached=False).apply(
+        return Step(c, train=True, cached=False, hardware=CPU).apply(
             {},
             x_BLD,
             (per_step, None),

@@ -30,7 +30,7 @@ def search(config: Config, num_devices: int, device: Device) -> list[Plan]:
     plans = list(_plans(config, num_devices, device))
     if not plans:
         raise UserError(
-            f"--num_devices={num_devices}: no mesh of them divides the model and "
+            f"{num_devices} devices: no mesh of them divides the model and "
             f"config.training.batch_size ({config.training.batch_size}); use another "
             "number, or another batch size"
         )

@@ -21,13 +21,14 @@ from diffeq_former.ode.solvers import SOLVERS, Splitting
 # dense bfloat16 (from the vendors' data sheets).
 PEAKS = {
     "a100-40": (r"NVIDIA A100(?!.*(MIG|80GB)).*", 312e12),
-    "a100-80": (r"NVIDIA A100(?!.*MIG).*80GB.*", 312e12),
+    "a100": (r"NVIDIA A100(?!.*MIG).*80GB.*", 312e12),
     "h100": (r"NVIDIA H100 80GB HBM3", 989e12),
-    "h200": (r"NVIDIA H200", 989e12),
-    "tpu-v4": (r"TPU v4", 275e12),
-    "tpu-v5e": (r"TPU v5 lite|TPU v5e", 197e12),
-    "tpu-v5p": (r"TPU v5|TPU v5p", 459e12),
-    "tpu-v6e": (r"TPU v6 lite|TPU v6e", 918e12),
+    "h200": (r"NVIDIA H200.*", 989e12),
+    "b200": (r"NVIDIA B200", 2250e12),
+    "v4": (r"TPU v4", 275e12),
+    "v5e": (r"TPU v5 lite|TPU v5e", 197e12),
+    "v5p": (r"TPU v5|TPU v5p", 459e12),
+    "v6e": (r"TPU v6 lite|TPU v6e", 918e12),
 }
 
 

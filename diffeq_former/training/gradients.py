@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import Config
+from diffeq_former.hardware import Hardware
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.partition import constrain_weights, map_shards, num_shards
@@ -29,7 +30,12 @@ from diffeq_former.training.parts import Parts, merge, partition
 
 
 def loss_and_gradients(
-    config: Config, params: Parts, batches_MBL: dict, key, grid: Grid
+    config: Config,
+    params: Parts,
+    batches_MBL: dict,
+    key,
+    grid: Grid,
+    hardware: Hardware,
 ) -> tuple[dict, Parts]:
     """Return the losses of a batch and the gradients of the trainable parameters.
 
@@ -40,6 +46,7 @@ def loss_and_gradients(
         numbers of the sequences in the whole batch.
       key: The random key of the dropout masks.
       grid: The depth grid.
+      hardware: What the program is compiled for.
 
     Returns:
       A dictionary of means over all positions that have a target: `loss`, the
@@ -51,10 +58,14 @@ def loss_and_gradients(
       gradient of a bank is a BankGradient if the weights were tabulated.
     """
     variables, constants, pull_back = prepare(config, params, grid)
+    model = Transformer(config.model, train=True, hardware=hardware)
 
     def sums_and_gradients(batch_BL):
-        objective = jax.grad(_objective, argnums=1, has_aux=True)
-        gradients, sums = objective(config, variables, constants, batch_BL, key, grid)
+        def objective(variables):
+            whole = merge(variables, constants)
+            return _objective(config, model, whole, batch_BL, key, grid)
+
+        gradients, sums = jax.grad(objective, has_aux=True)(variables)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
     num_micro_batches = batches_MBL["inputs"].shape[0]
@@ -131,15 +142,14 @@ def prepare(config: Config, params: Parts, grid: Grid) -> Differentiation:
 
 
 def _objective(
-    config: Config, variables: dict, constants: dict, batch_BL: dict, key, grid: Grid
+    config: Config, model: Transformer, variables: dict, batch_BL: dict, key, grid: Grid
 ) -> tuple[jax.Array, dict]:
     """Return the objective summed over tokens, and its terms (unweighted)."""
-    model, whole = Transformer(config.model, train=True), merge(variables, constants)
-    bound = {"params": whole["params"]}
+    bound = {"params": variables["params"]}
     x_BLD, sown = model.apply(
         bound,
         batch_BL["inputs"],
-        table=whole.get("table"),
+        table=variables.get("table"),
         grid=grid,
         sequences_B=batch_BL["sequences"],
         method="hidden",

@@ -13,10 +13,12 @@ from jax.sharding import Mesh
 from diffeq_former.config import Config
 from diffeq_former.distributed.mesh import (
     batch_sharding,
+    mesh_hardware,
     num_micro_batches,
     on_mesh,
     replicated,
 )
+from diffeq_former.hardware import Hardware
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.partition import constrain
 from diffeq_former.ode import grid as grids
@@ -61,7 +63,9 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     """
     state_shardings = shardings(config, mesh)
     step = jax.jit(
-        step_function(config, num_micro_batches(config.training, mesh)),
+        step_function(
+            config, num_micro_batches(config.training, mesh), mesh_hardware(mesh)
+        ),
         donate_argnums=0,
         in_shardings=(state_shardings, batch_sharding(mesh)),
         out_shardings=(state_shardings, replicated(mesh)),
@@ -69,7 +73,9 @@ def make_train_step(config: Config, mesh: Mesh) -> StepFunction:
     return on_mesh(mesh, step)
 
 
-def step_function(config: Config, num_micro_batches: int) -> StepFunction:
+def step_function(
+    config: Config, num_micro_batches: int, hardware: Hardware
+) -> StepFunction:
     """Return the step as a pure function, in which the learning rate may be traced.
 
     Dropout masks and the depth grid are sampled with the key fold_in(key(seed), step),
@@ -88,14 +94,18 @@ def step_function(config: Config, num_micro_batches: int) -> StepFunction:
             batch_BL | {"sequences": sequences_B}, num_micro_batches
         )
         grid, params = _choose_grid(config, key), partition(config, state.params)
-        losses, gradients = loss_and_gradients(config, params, batches_MBL, key, grid)
+        losses, gradients = loss_and_gradients(
+            config, params, batches_MBL, key, grid, hardware
+        )
         with jax.named_scope("optimizer"):
             gradient_norms = norms("grad_norm", squares(gradients))
         norm = gradient_norms["grad_norm"]
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
         spike = is_spike(config.training, losses["loss"], state.loss_ema)
         with jax.named_scope("optimizer"):
-            updated = update.apply(gradients, norm, state.opt_state, params, finite)
+            updated = update.apply(
+                gradients, norm, state.opt_state, params, finite, hardware
+            )
         new = state.replace(
             step=state.step + 1,
             params=updated.params.merge(),

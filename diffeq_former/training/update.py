@@ -19,6 +19,7 @@ import optax
 from jax import lax
 
 from diffeq_former.config import OptimizerConfig
+from diffeq_former.hardware import Hardware
 from diffeq_former.training.bank_gradient import (
     BankGradient,
     as_array,
@@ -73,6 +74,7 @@ class Update:
         opt_state: OptState,
         params: Parts,
         good: jax.Array,
+        hardware: Hardware,
     ) -> Updated:
         """Return the updated parameters; unchanged if not `good`. See `update_tree`.
 
@@ -83,6 +85,7 @@ class Update:
           opt_state: The state that `init` or the last `apply` returned.
           params: The parameters.
           good: Whether to update.
+          hardware: What the program is compiled for.
         """
         clip, optimizer = self.config.clip_norm, self._optimizer
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
@@ -98,7 +101,7 @@ class Update:
                 bank,
                 scale,
                 good,
-                rows_at_once(self.config, bank.shape),
+                rows_at_once(self.config, bank.shape, hardware),
             )
             for name, bank in params.banks.items()
         }
@@ -159,10 +162,10 @@ def update_tree(
 CPU_BLOCK = 2**20  # array entries that are updated at a time
 
 
-def rows_at_once(c: OptimizerConfig, shape: tuple[int, ...]) -> int:
+def rows_at_once(c: OptimizerConfig, shape: tuple[int, ...], hardware: Hardware) -> int:
     """Return how many F_e of a bank are updated at a time: a divisor of E."""
     E, *kernel = shape
-    if c.factored_bank or jax.default_backend() != "cpu":
+    if c.factored_bank or hardware.platform != "cpu":
         return E
     most = max(1, CPU_BLOCK // math.prod(kernel))
     return max(n for n in range(1, E + 1) if E % n == 0 and n <= most)

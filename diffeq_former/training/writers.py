@@ -1,5 +1,6 @@
 """Writers of a run's metrics and texts: metrics.jsonl and TensorBoard events."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ from diffeq_former.json_io import dumps
 from diffeq_former.training import metrics_file
 
 ROLLBACKS = "rollbacks"
+
+# It would warn of every metric of a run that diverges.
+logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
 
 
 class MetricsWriter:

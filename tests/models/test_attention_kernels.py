@@ -15,20 +15,19 @@ from jax._src.cudnn import fused_attention_stablehlo
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.distributed.mesh import batch_sharding, layout
 from diffeq_former.errors import UserError
-from diffeq_former.models import attention
+from diffeq_former.hardware import CPU, Hardware, hardware_of
+from diffeq_former.models.attention import Attend
 from diffeq_former.models.attention_kernels import (
     KERNELS,
-    Hardware,
     choose,
     describe,
-    detect_hardware,
     splash,
 )
 from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
-CPU, TPU, ROCM = (Hardware(platform) for platform in ("cpu", "tpu", "rocm"))
+TPU, ROCM = Hardware("tpu"), Hardware("rocm")
 AMPERE, HOPPER = Hardware("cuda", (8, 0)), Hardware("cuda", (9, 0))
 L = 384
 BASE = dataclasses.replace(
@@ -114,7 +113,7 @@ def test_the_sizes_of_heads(hardware, head_dim, kernel):
 
 
 def test_the_machine_of_the_tests():
-    assert detect_hardware() == CPU
+    assert hardware_of(jax.devices()[0]) == CPU
 
 
 @pytest.mark.parametrize(
@@ -125,11 +124,9 @@ def test_the_machine_of_the_tests():
         ("gfx942", ROCM),
     ],
 )
-def test_a_gpu_is_known_by_its_compute_capability(version, expected, monkeypatch):
-    device = types.SimpleNamespace(compute_capability=version)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert detect_hardware() == expected
+def test_a_gpu_is_known_by_its_compute_capability(version, expected):
+    device = types.SimpleNamespace(platform="gpu", compute_capability=version)
+    assert hardware_of(device) == expected
 
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
@@ -213,7 +210,7 @@ def test_the_lowered_step_calls_the_kernel(
     hardware, changes, axes, M, kernel, monkeypatch
 ):
     """For another machine than this; with accumulation, on a mesh by each device."""
-    monkeypatch.setattr(attention, "detect_hardware", lambda: hardware)
+    monkeypatch.setattr("diffeq_former.training.step.mesh_hardware", lambda _: hardware)
     monkeypatch.setattr(
         fused_attention_stablehlo, "check_cudnn_version", lambda: 91000
     )  # cuDNN is not installed here
@@ -247,6 +244,6 @@ def test_the_lowered_step_calls_the_kernel(
 def test_a_kernel_that_cannot_be_had_is_refused_when_the_model_is_traced():
     c = dataclasses.replace(BASE, attention_implementation="cudnn")
     x = jnp.zeros((1, L, 4, 64), jnp.bfloat16)
-    attend = attention.Attend(c, train=True, cached=False)
+    attend = Attend(c, train=True, cached=False, hardware=CPU)
     with pytest.raises(UserError, match="'cudnn', which needs an NVIDIA GPU, not cpu"):
         attend.apply({}, x, x, x, None, None, None)

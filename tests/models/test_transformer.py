@@ -20,6 +20,7 @@ from cases import (
     tokens_of,
 )
 
+from diffeq_former.hardware import CPU
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.step import Step
 from diffeq_former.models.transformer import Transformer
@@ -188,7 +189,7 @@ def test_a_step_on_a_sampled_grid_is_a_step_of_its_length(config):
     one = dataclasses.replace(config, num_layers=1, horizon=length)
     positions_BL = np.tile(np.arange(config.max_len), (len(tokens_BL), 1))
     context = (None, positions_BL, None, positions_BL[:, 0])
-    step = jax.jit(Step(one, train=False, cached=False).apply)
+    step = jax.jit(Step(one, train=False, cached=False, hardware=CPU).apply)
     weights_S = jax.tree.map(lambda w: w[-1], table)
     found_BLD, _ = step({}, before_BLD, (weights_S, None), context)
     close(found_BLD, after_BLD)

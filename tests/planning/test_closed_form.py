@@ -14,8 +14,9 @@ from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.distributed.sharding_rules import MESH_AXES
 from diffeq_former.errors import UserError
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.planning import compiled, shapes
+from diffeq_former.planning import shapes
 from diffeq_former.planning.closed_form import make_plan, state_bytes
+from diffeq_former.planning.compiled import compile_step, memory_bytes
 from diffeq_former.planning.devices import DEVICES
 from diffeq_former.training import state
 
@@ -71,8 +72,8 @@ def test_activations_grow_with_depth_as_stated(remat):
     def temporary(num_layers):
         options = {"num_layers": num_layers, "horizon": 1.0, "remat": remat}
         plan = plan_of({}, rows=512, **options)
-        measured = compiled.measures(compiled.compile_step(plan.config, 1))
-        return plan.memory.backward, measured["memory"]["temp"]
+        compiled = compile_step(plan.config, mesh_of())
+        return plan.memory.backward, memory_bytes(compiled)["temp"]
 
     (stated, measured), (stated_deep, measured_deep) = map(temporary, (4, 28))
     slope = (measured_deep - measured) / (stated_deep - stated)

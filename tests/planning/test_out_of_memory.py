@@ -11,7 +11,7 @@ from cases import WIDE, mesh_of
 from diffeq_former.config import Config, TrainingConfig, default_config, resolve
 from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.errors import UserError
-from diffeq_former.models.attention_kernels import detect_hardware
+from diffeq_former.hardware import CPU
 from diffeq_former.planning.closed_form import needed_memory, state_bytes
 from diffeq_former.planning.memory import least_memory
 from diffeq_former.planning.out_of_memory import advice, check_memory
@@ -28,7 +28,7 @@ LINE = re.compile(r"  +([\d.]+) GB  (.+)")
 
 def total(config, mesh):
     sizes = dict(mesh.shape)
-    return needed_memory(config, sizes, detect_hardware(), LENGTH).total / 1e9
+    return needed_memory(config, sizes, CPU, LENGTH).total / 1e9
 
 
 def parts_and_changes(config, mesh):
@@ -128,6 +128,6 @@ def test_what_is_refused_would_not_fit(model):
     config = Config(model=model, training=TrainingConfig(batch_size=8))
     sizes = dict(mesh_of().shape)
     held = state_bytes(config, sizes)
-    needed = needed_memory(config, sizes, detect_hardware(), config.model.max_len)
+    needed = needed_memory(config, sizes, CPU, config.model.max_len)
     least = least_memory(config, sizes, held, config.model.max_len)
     assert 0 < sum(least.values()) <= needed.total

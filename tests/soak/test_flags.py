@@ -24,7 +24,9 @@ TOOLS = {
         "num_steps",
     ),
     "export_hf.py --workdir={run} --num_steps=2 --output={new}": ("num_steps", "dtype"),
-    "plan.py --config={config} --num_devices=1": ("num_devices", "device"),
+    "plan.py --config={config} --nocompile --target=gpu:h100:1x1": (
+        *("target", "num_slices"),
+    ),
     "plot.py losses --workdir={run} --output={new}.png": ("workdir", "output"),
     "plot.py convergence --workdir={run} --output={new}.png": (
         *("num_steps", "num_sequences"),

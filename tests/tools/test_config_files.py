@@ -44,17 +44,17 @@ def _no_other_file(monkeypatch):
 def test_one_line_names_the_file_and_the_line(refused, tmp_path, text, message):
     path = tmp_path / "config.py"
     path.write_text(text)
-    line = refused("plan.py", "--num_devices=1", f"--config={path}")
+    line = refused("plan.py", "--target=gpu:h100:1x1", f"--config={path}")
     assert line == f"--config={path}{message}"
 
 
 def test_what_is_no_text(refused, tmp_path):
     path = tmp_path / "config.py"
     path.write_bytes(b"\xff\xfe\n")
-    line = refused("plan.py", "--num_devices=1", f"--config={path}")
+    line = refused("plan.py", "--target=gpu:h100:1x1", f"--config={path}")
     assert line.startswith(f"--config={path}, line 1: SyntaxError: ")
 
 
 def test_a_folder(refused, tmp_path):
-    line = refused("plan.py", "--num_devices=1", f"--config={tmp_path}")
+    line = refused("plan.py", "--target=gpu:h100:1x1", f"--config={tmp_path}")
     assert line.endswith(f"Is a directory: '{tmp_path}'") and "--config: " in line

@@ -10,6 +10,7 @@ import pytest
 from cases import TINY, params_of
 
 from diffeq_former.config import Config, OptimizerConfig
+from diffeq_former.hardware import CPU
 from diffeq_former.training.bank_gradient import BankGradient, is_gradient
 from diffeq_former.training.optimizer import make_optimizer
 from diffeq_former.training.parts import Parts, partition
@@ -154,7 +155,7 @@ def test_no_gradient_of_a_bank_is_stored():
     # In the order of the results, as what is donated is matched by order.
     def step(gradients, norm, params, opt_state):
         good = jnp.isfinite(norm)
-        return update.apply(gradients, norm, opt_state, params, good)[:2]
+        return update.apply(gradients, norm, opt_state, params, good, CPU)[:2]
 
     compiled = (
         jax.jit(step, donate_argnums=(2, 3))

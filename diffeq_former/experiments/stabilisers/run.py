@@ -16,7 +16,7 @@ from diffeq_former.analysis import drift, lyapunov, sensitivity
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches, validation_batches
-from diffeq_former.distributed.mesh import on_mesh
+from diffeq_former.distributed.mesh import mesh_hardware, on_mesh
 from diffeq_former.models.transformer import Transformer, outer_params
 from diffeq_former.training import state as states
 from diffeq_former.training.step import step_function
@@ -100,7 +100,7 @@ def _programs(config: Config, mesh: Mesh):
     def step(state, batch_BL, learning_rate):
         changed = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
         of_rate = dataclasses.replace(config, optimizer=changed)
-        return step_function(of_rate, 1)(state, batch_BL)
+        return step_function(of_rate, 1, mesh_hardware(mesh))(state, batch_BL)
 
     return create, on_mesh(mesh, step)
 

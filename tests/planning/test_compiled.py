@@ -1,0 +1,138 @@
+"""Programs for TPUs and GPUs that are not there: kernels, and what they send."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from topologies import as_released, devices_of, on_target
+
+from diffeq_former.config import Config, MeshConfig, ModelConfig, TrainingConfig
+from diffeq_former.distributed.mesh import make_mesh
+from diffeq_former.planning import shapes
+from diffeq_former.planning.closed_form import make_plan
+from diffeq_former.planning.collectives import collectives, sent_bytes
+from diffeq_former.planning.compiled import (
+    attention_kernel,
+    compile_program,
+    memory_bytes,
+)
+from diffeq_former.planning.cycles import SCOPES, cycles_by_scope
+from diffeq_former.planning.devices import DEVICES
+from diffeq_former.planning.hlo import Program
+
+TPU, GPU = "tpu:v5e:2x2", "gpu:h100:1x2"
+PLAIN = {"weights": "layer_table", "solver": "lie_trotter"}
+MODEL = ModelConfig(
+    num_layers=3,
+    d_model=512,
+    num_heads=4,
+    vocab_size=512,
+    max_len=256,
+    time_embed_dim=32,
+    remat="full",
+)
+
+
+def config_of(**model):
+    return Config(
+        model=dataclasses.replace(MODEL, **model),
+        training=TrainingConfig(batch_size=8, loss_chunk=128),
+        mesh=MeshConfig(data=1, fsdp=-1),
+    )
+
+
+@functools.cache
+def step_of(target, **model):
+    """The compiled step, its text parsed, and the sizes of its mesh."""
+    config = config_of(**model)
+    mesh = make_mesh(config.mesh, devices_of(target))
+    with as_released():
+        compiled, _ = compile_program(config, mesh)
+    return compiled, Program(compiled.as_text()), dict(mesh.shape)
+
+
+TARGETS = pytest.mark.parametrize(
+    "target, kernel", [on_target(TPU, "splash"), on_target(GPU, "cudnn")]
+)
+
+
+@TARGETS
+@pytest.mark.parametrize("model", [{}, PLAIN], ids=["hypernetwork", "plain"])
+def test_a_step_calls_the_fused_kernel_and_holds_what_is_planned(target, kernel, model):
+    compiled, _, sizes = step_of(target, **model)
+    assert attention_kernel(compiled.as_text()) == kernel
+    device = DEVICES[target.split(":")[1]]
+    planned, held = (
+        make_plan(config_of(**model), sizes, device).memory,
+        memory_bytes(compiled),
+    )
+    stated = planned.parameters + planned.optimizer + planned.batch
+    assert held["argument"] == pytest.approx(stated, rel=0.02)  # padded on a TPU
+
+
+@TARGETS
+def test_a_hypernetwork_sends_no_bank_and_no_more_than_a_plain_model(target, kernel):
+    sent = {}
+    for name, model in {"ours": {}, "plain": PLAIN}.items():
+        _, program, sizes = step_of(target, **model)
+        found = collectives(program, sizes)
+        assert {x.axes for x in found if x.num_bytes} == {("fsdp",)}
+        sent[name] = sum(sent_bytes(found, "kind").values())
+    assert 0 < sent["ours"] <= 1.02 * sent["plain"]
+    banks = sum(array.num_bytes(sizes) for array in shapes.banks(MODEL))
+    assert sent["ours"] < banks
+
+
+@pytest.mark.parametrize("target", [on_target(TPU)])
+def test_the_estimate_of_a_tpu_is_by_scope(target):
+    _, program, _ = step_of(target)
+    cycles = cycles_by_scope(program)
+    assert set(SCOPES) < cycles.keys()
+    assert cycles["other"] < 0.5 * sum(cycles.values())
+
+
+@pytest.mark.parametrize("target", [on_target(TPU), on_target(GPU)])
+@pytest.mark.parametrize("name", ["evaluate", "prefill", "decode"])
+def test_what_is_not_training_compiles_too(target, name):
+    config = config_of()
+    mesh = make_mesh(config.mesh, devices_of(target))
+    with as_released():
+        compiled, given = compile_program(config, mesh, name)
+    program = Program(compiled.as_text())
+    assert sent_bytes(collectives(program, dict(mesh.shape)), "kind")
+    assert 0 < memory_bytes(compiled)["argument"] < 1.02 * given
+
+
+SIZES = {"data": 1, "fsdp": 2, "sequence": 1, "tensor": 2}
+
+
+@pytest.mark.parametrize("target", [on_target(TPU), on_target("gpu:h100:1x4")])
+def test_bytes_of_known_programs(target):
+    """Those of a loop are counted as often as it is executed."""
+    mesh = make_mesh(MeshConfig(**SIZES), devices_of(target))
+    rows, whole = (NamedSharding(mesh, PartitionSpec(x)) for x in ("tensor", None))
+    x = jax.ShapeDtypeStruct((256, 1024), np.float32, sharding=rows)
+    platform = "tpu" if target.startswith("tpu") else "cuda"
+
+    def sent(function):
+        with as_released():
+            jitted = jax.jit(function, out_shardings=whole)
+            lowered = jitted.trace(x).lower(lowering_platforms=(platform,))
+            program = Program(lowered.compile().as_text())
+        return sent_bytes(collectives(program, SIZES), "kind", "axes")
+
+    size = 256 * 1024 * 4
+    assert sent(lambda x: x) == {("all-gather", ("tensor",)): size / 2}
+    assert sent(lambda x: x.sum(0)) == {("all-reduce", ("tensor",)): 1024 * 4}
+
+    def repeated(x):
+        def body(total, k):
+            return total + (x * total * k).sum(0), None
+
+        first = jax.numpy.ones(1024)
+        return jax.lax.scan(body, first, np.arange(5, dtype=np.float32))[0]
+
+    assert sent(repeated) == {("all-reduce", ("tensor",)): 5 * 1024 * 4}
