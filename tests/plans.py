@@ -10,7 +10,7 @@ from diffeq_former.planning.closed_form import Plan, axis_sizes, make_plan
 from diffeq_former.planning.devices import DEVICES
 
 ROWS = 32
-# As a CPU computes attention: with all scores.
+# With the attention kernel of CPUs, for which the plans are compiled.
 DEVICE = dataclasses.replace(DEVICES["h100"], hardware=CPU)
 
 

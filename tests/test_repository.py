@@ -66,8 +66,9 @@ def test_commands_have_flags_that_exist(document):
         module = words[1].replace(".", "/") + ".py" if words[0] == "-m" else words[0]
         source = (ROOT / module).read_text(encoding="utf-8")
         for word in words[1:]:
-            name = re.match(r"--(\w+)", word)
-            assert name is None or f'"{name[1]}"' in source, f"{module} has no {word}"
+            name = re.match(r"--((?:no)?(\w+))", word)
+            known = name is None or any(f'"{n}"' in source for n in name.groups())
+            assert known, f"{module} has no {word}"
 
 
 def test_readme_names_every_source():

@@ -59,19 +59,22 @@ def main() -> None:
             " base; leave it empty and plan the base's own config"
         )
     jax.config.update("jax_platforms", "cpu")
-    devices = topology_devices(target) if _COMPILE.value else None
-    if devices:  # a cached program could be read back only where its devices are
-        jax.config.update("jax_enable_compilation_cache", False)
-    if not _SEARCH.value:
+    if _SEARCH.value:
+        plans = search(config, target.num_devices, target.device)
+        fitting = [plan for plan in plans if plan.fits]
+        print(f"{len(plans)} plans tried, {len(fitting)} fit", file=sys.stderr)
+        if not fitting:
+            print("nothing fits; the closest plan is:", file=sys.stderr)
+        plans = fitting[:_LISTED] or plans[:1]
+    else:
         sizes = axis_sizes(config.mesh, target.num_devices)
-        _print(make_plan(config, sizes, target.device), target, devices)
-        return
-    plans = search(config, target.num_devices, target.device)
-    fitting = [plan for plan in plans if plan.fits]
-    print(f"{len(plans)} plans tried, {len(fitting)} fit", file=sys.stderr)
-    if not fitting:
-        print("nothing fits; the closest plan is:", file=sys.stderr)
-    for plan in fitting[:_LISTED] or plans[:1]:
+        plans = [make_plan(config, sizes, target.device)]
+    devices = None
+    if _COMPILE.value:
+        devices = topology_devices(target)
+        # A cached program could be read back only where its devices are.
+        jax.config.update("jax_enable_compilation_cache", False)
+    for plan in plans:
         _print(plan, target, devices)
 
 

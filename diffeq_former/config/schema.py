@@ -27,6 +27,7 @@ RematPolicy = Literal[
 ]
 
 NormPlacement = Literal["pre", "post", "none"]
+AttentionKernel = Literal["auto", "xla", "blockwise", "cudnn", "splash"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +89,9 @@ class ModelConfig:
     rope_low_turns: NonNegative = 1.0  # llama3: fewer turns over that length: reduced
     rope_high_turns: NonNegative = 4.0  # llama3: more turns over that length: unchanged
     chain_norms: bool = False  # llama as in the released code, see models/llama.py
-    # Attention kernel for whole sequences. cudnn: NVIDIA GPUs; splash: TPUs; auto: the
-    # fused kernel of the hardware if it supports this model, otherwise xla.
-    attention_implementation: Literal["auto", "xla", "cudnn", "splash"] = "auto"
+    # Attention kernel for whole sequences. blockwise: CPUs; cudnn: NVIDIA GPUs; splash:
+    # TPUs; auto: that of the hardware if it supports this model, otherwise xla.
+    attention_implementation: AttentionKernel = "auto"
     dropout: Rate = 0.0  # rate, on the embeddings and on the output of each term
     attention_dropout: Rate = 0.0  # rate, on the attention probabilities
     # Rematerialisation in the backward pass, see models/remat.py. none: save all;
@@ -267,8 +268,7 @@ class Config:
     """The complete configuration of a run."""
 
     seed: Seed = 0  # of the parameters, the order of the data and dropout
-    # Steps between analyses of weights and states while training, see docs/analysis.md;
-    # 0: none. At 5 or more they take less than 1 % of the time.
+    # Steps between analyses while training, see docs/analysis.md; 0: none.
     analysis_every: CountOrZero = 0
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()

@@ -12,6 +12,7 @@ from diffeq_former.hardware import Hardware
 from diffeq_former.models.attention_kernels import KERNELS, choose, same_document
 from diffeq_former.models.dropout import Dropout
 from diffeq_former.models.partition import num_shards
+from diffeq_former.models.remat import ATTENTION_OUTPUT, named
 
 
 class Attend(nn.Module):
@@ -36,7 +37,8 @@ class Attend(nn.Module):
         if self.train and c.attention_dropout:
             return self._with_dropout(*inputs, sequences_B)
         L = q_BLNH.shape[1]
-        return KERNELS[choose(c, self.hardware, L, num_shards("length"))](*inputs)
+        kernel = choose(c, self.hardware, L, num_shards("length"))
+        return KERNELS[kernel](*inputs)
 
     def _over_cache(self, q_BLNH, k_BLKH, v_BLKH, positions_BL) -> jax.Array:
         k_BSKH, v_BSKH, mask_BLS = self._update_cache(k_BLKH, v_BLKH, positions_BL)
@@ -74,4 +76,5 @@ class Attend(nn.Module):
         scores = jnp.where(mask_BLL[:, None, None], scores * H**-0.5, -jnp.inf)
         weights = jax.nn.softmax(scores).astype(v_BLKH.dtype)
         weights = Dropout(self.config.attention_dropout)(weights, sequences_B)
-        return jnp.einsum("bkgls,bskh->blkgh", weights, v_BLKH).reshape(B, L, N, H)
+        o_BLKGH = jnp.einsum("bkgls,bskh->blkgh", weights, v_BLKH)
+        return named(ATTENTION_OUTPUT, o_BLKGH.reshape(B, L, N, H))

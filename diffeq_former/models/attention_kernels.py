@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.hardware import Hardware
+from diffeq_former.models.blockwise_attention import blockwise
 from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
+from diffeq_former.models.remat import ATTENTION_OUTPUT, named
 
 
 def choose(
@@ -94,8 +96,12 @@ def _splash_requirements(c: ModelConfig, hardware: Hardware, L: int) -> Iterator
 
 
 _LANES = 128  # lanes of a TPU's vector registers
-_FUSED = {"cuda": "cudnn", "tpu": "splash"}
-_REQUIREMENTS = {"cudnn": _cudnn_requirements, "splash": _splash_requirements}
+_FUSED = {"cpu": "blockwise", "cuda": "cudnn", "tpu": "splash"}
+_REQUIREMENTS = {
+    "blockwise": lambda *_: (),
+    "cudnn": _cudnn_requirements,
+    "splash": _splash_requirements,
+}
 
 
 def same_document(segments_BL: jax.Array) -> jax.Array:
@@ -105,12 +111,13 @@ def same_document(segments_BL: jax.Array) -> jax.Array:
 
 def _xla(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
     mask_B1LL = None if segments_BL is None else same_document(segments_BL)[:, None]
-    return jax.nn.dot_product_attention(
+    o_BLNH = jax.nn.dot_product_attention(
         *(q_BLNH, k_BLKH, v_BLKH),
         mask=mask_B1LL,
         is_causal=True,
         implementation="xla",
     )
+    return named(ATTENTION_OUTPUT, o_BLNH)
 
 
 def _cudnn(q_BLNH, k_BLKH, v_BLKH, _) -> jax.Array:
@@ -120,7 +127,7 @@ def _cudnn(q_BLNH, k_BLKH, v_BLKH, _) -> jax.Array:
         )
 
     attend = shard_map_kernel(attend, (QUERIES, KEYS, KEYS), QUERIES)
-    return attend(q_BLNH, k_BLKH, v_BLKH)
+    return named(ATTENTION_OUTPUT, attend(q_BLNH, k_BLKH, v_BLKH))
 
 
 def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
@@ -129,8 +136,9 @@ def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
 
 
 # Functions (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH of causal attention
-# within documents.
-KERNELS = {"xla": _xla, "cudnn": _cudnn, "splash": _splash}
+# within documents. Each names ATTENTION_OUTPUT what its backward pass needs beside its
+# arguments, as far as it can; all but xla never hold the whole score matrix.
+KERNELS = {"xla": _xla, "blockwise": blockwise, "cudnn": _cudnn, "splash": _splash}
 
 
 def splash(
@@ -158,6 +166,7 @@ def splash(
         head_shards=1,
         q_seq_shards=1,
         interpret=interpret,
+        residual_checkpoint_name=ATTENTION_OUTPUT,
     )
     segments = None
     if segments_BL is not None:

@@ -15,7 +15,10 @@ _saves = jax.checkpoint_policies.save_only_these_names
 POLICIES = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        _saves(ATTENTION_OUTPUT),
+    ),
     "save_attention": _saves(ATTENTION_OUTPUT),
     "save_terms": _saves(ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT),
     "save_weights": _saves(GENERATED_WEIGHTS),

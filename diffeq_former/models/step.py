@@ -20,7 +20,6 @@ from diffeq_former.models.partition import (
     constrain_weights,
 )
 from diffeq_former.models.remat import (
-    ATTENTION_OUTPUT,
     FEED_FORWARD_OUTPUT,
     GENERATED_WEIGHTS,
     named,
@@ -72,7 +71,7 @@ class Step(nn.Module):
                     segments_BL,
                     sequences_B,
                 )
-                return named(ATTENTION_OUTPUT, constrain(o_BLNH, *QUERIES))
+                return constrain(o_BLNH, *QUERIES)
 
             weights = self._at(node, weights_S, sequences_B)
             dx_BLD = block.attention(c, weights, x_BLD, positions_BL, attend)

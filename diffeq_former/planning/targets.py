@@ -86,7 +86,11 @@ def topology_devices(target: Target) -> list[jax.Device]:
     Raises:
       UserError: If the compiler's package is missing, or knows no such topology.
     """
-    (_require_libtpu if target.is_tpu else _require_cuda)(target)
+    if extra := missing_extra(target):
+        raise UserError(
+            f"--target={target}: its compiler is missing; pip install -e '.[{extra}]',"
+            " best in an environment of its own, or do without it: --nocompile"
+        )
     os.environ.update(_ENVIRONMENT)
     try:
         described = _tpu_topology(target) if target.is_tpu else _gpu_topology(target)
@@ -119,25 +123,15 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
-def _require_libtpu(target: Target) -> None:
-    if importlib.util.find_spec("libtpu") is None:
-        raise UserError(
-            f"--target={target}: compiling for TPUs needs libtpu; pip install -e"
-            " '.[plan-tpu]', or leave it out with --nocompile"
-        )
-
-
-def _require_cuda(target: Target) -> None:
-    plugins = importlib.util.find_spec("jax_plugins")
-    found = plugins and any(
-        importlib.util.find_spec(f"jax_plugins.{name}")
-        for name in ("xla_cuda13", "xla_cuda12")
+def missing_extra(target: Target) -> str:
+    """Return the extra of setup.py with the target's compiler; "": it is installed."""
+    if target.is_tpu:
+        return "" if importlib.util.find_spec("libtpu") else "plan-tpu"
+    plugins = importlib.util.find_spec("jax_plugins") and (
+        importlib.util.find_spec("jax_plugins.xla_cuda13")
+        or importlib.util.find_spec("jax_plugins.xla_cuda12")
     )
-    if not found:
-        raise UserError(
-            f"--target={target}: compiling for NVIDIA GPUs needs JAX's CUDA plugin; pip"
-            " install -e '.[plan-gpu]', or leave it out with --nocompile"
-        )
+    return "" if plugins else "plan-gpu"
 
 
 # What XLA's compiler asks of a GPU: the values in which the GPUs below differ, in the

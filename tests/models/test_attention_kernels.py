@@ -39,10 +39,14 @@ BASE = dataclasses.replace(
     max_len=L,
     dtype="bfloat16",
 )
+OF_PLATFORM = {"cpu": "blockwise", "cuda": "cudnn", "tpu": "splash"}
 WIDE_HEADS = {"d_model": 1024, "num_heads": 4}
 
 CHOICES = [
-    (CPU, {}, 1, "xla"),
+    (CPU, {}, 1, "blockwise"),
+    (CPU, {"document_masking": True}, 1, "blockwise"),
+    (CPU, {"attention_dropout": 0.1}, 1, "xla"),
+    (CPU, {}, 2, "xla"),
     (ROCM, {}, 1, "xla"),
     (HOPPER, {}, 1, "cudnn"),
     (AMPERE, {}, 1, "cudnn"),
@@ -71,7 +75,8 @@ def test_the_choice(hardware, changes, shares, expected):
     told = describe(c, hardware, L, shares)
     for wanted in KERNELS:
         asked = dataclasses.replace(c, attention_implementation=wanted)
-        if wanted in (expected, "xla"):
+        everywhere = wanted == "blockwise" and shares == 1 and not c.attention_dropout
+        if wanted in (expected, "xla") or everywhere:
             assert choose(asked, hardware, L, shares) == wanted
             assert describe(asked, hardware, L, shares) == f"attention: {wanted}"
             continue
@@ -82,7 +87,7 @@ def test_the_choice(hardware, changes, shares, expected):
         assert message.startswith(f"{start}'{wanted}', which needs ")
         assert "\n" not in message
         assert (f"({wanted} needs {message.split(' needs ')[1]})" in told) == (
-            {"cuda": "cudnn", "tpu": "splash"}.get(hardware.platform) == wanted
+            OF_PLATFORM.get(hardware.platform) == wanted
         )
 
 
@@ -190,11 +195,39 @@ def test_splash_is_attention(documents, mesh):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("length", [L, 50, 3])
+@pytest.mark.parametrize("documents", [False, True])
+def test_attention_in_blocks_is_attention(documents, length, x64):
+    """Also where the last block is shorter, and where there are fewer tokens."""
+    q, k, v, segments = (
+        x if x is None else x[:, :length] for x in arguments(documents)
+    )
+    q, k, v = (x.astype(jnp.float64) for x in (q, k, v))
+
+    def dense(q, k, v, segments):
+        k, v = (jnp.repeat(x, 2, axis=2) for x in (k, v))
+        mask = jnp.tril(jnp.ones((length, length), bool))[None, None]
+        if segments is not None:
+            mask = mask & (segments[:, None, :, None] == segments[:, None, None, :])
+        scores = jnp.einsum("blnh,bsnh->bnls", q, k) / np.sqrt(q.shape[-1])
+        weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf))
+        return jnp.einsum("bnls,bsnh->blnh", weights, v)
+
+    def results(attend):
+        o, pull_back = jax.vjp(lambda *x: attend(*x, segments), q, k, v)
+        return o, *pull_back(jnp.cos(jnp.arange(q.size)).reshape(q.shape))
+
+    for found, wanted in zip(
+        results(KERNELS["blockwise"]), results(dense), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
 SCORES = r"dot_general [^\n]*-> tensor<[\dx]*384x384x(?:f32|bf16)>"
 SEQUENCE_MESH = {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}
 DOCUMENTS = {"document_masking": True, "end_of_text": 0}
 PROGRAMS = [
-    slow(on_a_mesh(CPU, {}, MESH, 1, "xla")),
+    slow(on_a_mesh(CPU, {}, MESH, 1, "blockwise")),
     (HOPPER, {}, {}, 1, "cudnn"),
     on_a_mesh(HOPPER, {}, MESH, 2, "cudnn"),
     (HOPPER, DOCUMENTS, {}, 1, "xla"),
@@ -231,9 +264,9 @@ def test_the_lowered_step_calls_the_kernel(
         traced = step.trace(state.abstract(config, mesh), batch)
         program = traced.lower(lowering_platforms=(hardware.platform,)).as_text()
     calls = set(re.findall(r"custom_call @([\w$]+)", program)) & set(CALL.values())
-    assert calls == ({CALL[kernel]} if kernel != "xla" else set())
+    assert calls == ({CALL[kernel]} if kernel in CALL else set())
     assert bool(re.search(SCORES, program)) == (kernel == "xla")
-    if kernel != "xla":
+    if kernel in CALL:
         of_device = f"{rows // shares // M}x{4 // mesh.shape['tensor']}x{L}x64xbf16"
         lines = [line for line in program.splitlines() if f"@{CALL[kernel]}(" in line]
         assert lines and all(f"tensor<{of_device}>" in line for line in lines)

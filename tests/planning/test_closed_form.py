@@ -91,15 +91,17 @@ def test_activations_grow_with_rows_and_shrink_with_micro_batches(remat):
 
 def test_a_fused_kernel_keeps_no_scores():
     options = {"dtype": "bfloat16", "remat": "none"}
-    plan = plan_of({}, **options)
-    fused = make_plan(plan.config, plan.sizes, DEVICES["h100"])
+    dense = options | {"attention_implementation": "xla"}
+    plan, auto = plan_of({}, **dense), plan_of({}, **options).config
+    fused = make_plan(auto, plan.sizes, DEVICES["h100"])
     scores = WIDE.num_layers * ROWS * WIDE.num_heads * L * L * 4
     assert plan.memory.saved_states - fused.memory.saved_states > scores
-    cut = make_plan(plan.config, ONE | {"sequence": 8}, DEVICES["h100"])
+    cut = make_plan(auto, ONE | {"sequence": 8}, DEVICES["h100"])
     assert cut.memory.saved_states > scores / 8
-    masked = plan_of({}, document_masking=True, end_of_text=0, **options)
-    unfused = make_plan(masked.config, masked.sizes, DEVICES["h100"])
-    assert unfused.memory == masked.memory
+    masking = {"document_masking": True, "end_of_text": 0}
+    masked = plan_of({}, **masking, **options).config
+    unfused = make_plan(masked, ONE, DEVICES["h100"])
+    assert unfused.memory == plan_of({}, **masking, **dense).memory
 
 
 def test_what_leaves_the_node_goes_over_the_network():

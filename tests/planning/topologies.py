@@ -2,22 +2,18 @@
 
 import contextlib
 import functools
-import importlib.util
 
 import jax
 import pytest
 
-from diffeq_former.planning.targets import parse_target, topology_devices
-
-_PACKAGES = {"tpu": ("libtpu", "plan-tpu"), "gpu": ("jax_plugins", "plan-gpu")}
+from diffeq_former.planning.targets import missing_extra, parse_target, topology_devices
 
 
 def on_target(text, *values):
     """A test's parameter, a target; the test is skipped without its compiler."""
-    package, extra = _PACKAGES[text.split(":")[0]]
-    missing = importlib.util.find_spec(package) is None
+    extra = missing_extra(parse_target(text))
     reason = f"needs the compiler: pip install -e '.[{extra}]'"
-    marks = [pytest.mark.targets, pytest.mark.skipif(missing, reason=reason)]
+    marks = [pytest.mark.targets, pytest.mark.skipif(bool(extra), reason=reason)]
     return pytest.param(text, *values, marks=marks)
 
 
