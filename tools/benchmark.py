@@ -12,6 +12,8 @@ device's memory bandwidth), depth (compile time and memory by number of layers),
 (text generation by batch size), data (the pipeline alone), startup (from the start of
 Python to the first step). With --recorded, a JSON file {VARIANT: ratio}, the exit code
 is 1 if a variant has become more than a quarter faster relative to the config itself.
+With --beside=torch, train also takes turns with the plain transformer in PyTorch, eager
+and under torch.compile.
 
 torch: training of the equivalent plain transformer in PyTorch: GPT-2 or Llama of
 Hugging Face transformers with random parameters, under torch.compile, with PyTorch's
@@ -50,6 +52,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("steps", None, "Steps per measurement; default: 3.", lower_bound=1)
 flags.DEFINE_string("recorded", None, "JSON file of reference ratios (train).")
+flags.DEFINE_enum("beside", None, ["torch"], "train: time PyTorch in turn as well.")
 flags.DEFINE_list("batch_sizes", None, "torch: micro-batch sizes, such as 8,16,32.")
 flags.DEFINE_bool("compile", None, "torch: use torch.compile; default: True.")
 flags.DEFINE_string("workdir", None, "speculation: the run's folder.")
@@ -84,12 +87,23 @@ _TOLERANCE = 1.25
 def of_config(
     mode: str, config, variant=(), rounds: int = 5, steps: int = 3, recorded=None
 ) -> int:
+    return _run(mode, config, variant, rounds, steps, recorded)
+
+
+def train(
+    config, variant=(), rounds: int = 5, steps: int = 3, recorded=None, beside=None
+) -> int:
+    _require_torch(beside)
+    return _run("train", config, variant, rounds, steps, recorded, beside=beside)
+
+
+def _run(mode: str, config, variant, rounds, steps, recorded, **options) -> int:
     from diffeq_former.benchmarks.variants import variants
 
     benchmark = importlib.import_module(f"diffeq_former.benchmarks.{mode}").benchmark
     configs = variants(config, variant)
     reference, worse = _read_recorded(recorded, mode, configs), False
-    for line in benchmark(configs, rounds, steps):
+    for line in benchmark(configs, rounds, steps, **options):
         print_line({"mode": mode, **_where(), **line})
         if line["variant"] in reference:
             worse |= _is_worse(line, reference[line["variant"]])
@@ -102,16 +116,20 @@ def torch(
     from diffeq_former.config import resolve
 
     resolved, sizes = resolve(config), cli.whole_numbers("batch_sizes", batch_sizes)
-    for name in ("torch", "transformers"):
-        if importlib.util.find_spec(name) is None:
-            raise UserError(
-                f"{name} is not installed: pip install -c constraints.txt -e '.[hf]'"
-            )
+    _require_torch("torch")
     from diffeq_former.benchmarks.torch_train import benchmark, device_kind
 
     labels = {"mode": "train", "device": device_kind(), "num_devices": 1}
     for line in benchmark(resolved, sizes, rounds, steps, compile):
         print_line(labels | line)
+
+
+def _require_torch(wanted: str | None) -> None:
+    for name in ("torch", "transformers") if wanted else ():
+        if importlib.util.find_spec(name) is None:
+            raise UserError(
+                f"{name} is not installed: pip install -c constraints.txt -e '.[hf]'"
+            )
 
 
 def speculation(
@@ -176,9 +194,9 @@ def _where() -> dict:
     return {"device": device.device_kind, "num_devices": jax.device_count()}
 
 
-OF_CONFIG = ("train", "weights", "depth", "decode", "data", "startup")
+OF_CONFIG = ("weights", "depth", "decode", "data", "startup")
 MODES = {mode: functools.partial(of_config, mode) for mode in OF_CONFIG}
-MODES |= {"torch": torch, "speculation": speculation}
+MODES |= {"train": train, "torch": torch, "speculation": speculation}
 
 if __name__ == "__main__":
     cli.run_modes(MODES)

@@ -40,28 +40,51 @@ class Trainer:
         return metrics["loss"]
 
 
-def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[dict]:
+def benchmark(
+    configs: dict[str, Config], rounds: int, steps: int, beside: str | None = None
+) -> Iterator[dict]:
     """Yield one record per config; each measurement times `steps` steps together.
 
     `seconds` is the time of one step; `ratio` is the speed relative to the base config,
-    above 1 if faster; `memory` is that of the compiled step on one device.
+    above 1 if faster; `memory` is that of the compiled step on one device. With
+    `beside="torch"`, two more records are those of the plain transformer in PyTorch.
     """
     trainers = {name: Trainer(config) for name, config in configs.items()}
-    runs = {name: lambda t=trainer: t.run(steps) for name, trainer in trainers.items()}
+    others = _torch_trainers(configs[BASE]) if beside == "torch" else {}
+    runs = {
+        name: lambda t=trainer: t.run(steps)
+        for name, trainer in (trainers | others).items()
+    }
     seconds = alternate(runs, rounds)
     kind = jax.devices()[0].device_kind
-    for name, trainer in trainers.items():
+    for name in runs:
         per_step = spread([s / steps for s in seconds[name]])
-        yield {
+        config = configs.get(name, configs[BASE])
+        line = {
             "variant": name,
             "seconds": per_step,
             "ratio": ratios(seconds[BASE], seconds[name]),
-            **rates(trainer.config, per_step["median"], kind, trainer.mesh.size),
-            "compile_seconds": trainer.compile_seconds,
-            "memory": memory_bytes(trainer.compiled),
-            "device_peak_bytes": device_peak(),
-            "host_peak_bytes": host_peak(),
+            **rates(config, per_step["median"], kind, trainers[BASE].mesh.size),
         }
+        if trainer := trainers.get(name):
+            line |= {
+                "compile_seconds": trainer.compile_seconds,
+                "memory": memory_bytes(trainer.compiled),
+                "device_peak_bytes": device_peak(),
+                "host_peak_bytes": host_peak(),
+            }
+        yield line
+
+
+def _torch_trainers(config: Config) -> dict:
+    from diffeq_former.benchmarks import torch_train
+
+    plain, c = torch_train.plain(config), config.training
+    rows = c.per_device_batch_size or c.batch_size
+    return {
+        name: torch_train.Trainer(plain, plain.model.vocab_size, rows, compiled)
+        for name, compiled in {"torch": False, "torch_compile": True}.items()
+    }
 
 
 def _random_batch(config: Config) -> dict[str, np.ndarray]:

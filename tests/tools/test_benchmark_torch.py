@@ -137,6 +137,18 @@ def assert_lines(found, tried, vocab_sizes):
         )
 
 
+def test_pytorch_takes_turns_with_our_steps(torch):
+    flags = (TINY, *SMALL, "--beside=torch")
+    result = command_lines.run_process("benchmark.py", "train", *flags)
+    assert result.returncode == 0, result.stderr
+    base, *theirs = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["variant"] for line in theirs] == ["torch", "torch_compile"]
+    for line in theirs:
+        ratio = base["seconds"]["median"] / line["seconds"]["median"]
+        assert line["ratio"]["low"] / 2 < ratio < 2 * line["ratio"]["high"]
+        assert line["tokens_per_second"] > 0
+
+
 def test_the_fastest_micro_batch_of_each_vocabulary(torch):
     vocab_sizes = {"torch": 300, "torch_padded_vocabulary": 384}
     found = lines("--batch_sizes=2,8", "--nocompile")
