@@ -94,7 +94,8 @@ def train(
     config, variant=(), rounds: int = 5, steps: int = 3, recorded=None, beside=None
 ) -> int:
     _require_torch(beside)
-    return _run("train", config, variant, rounds, steps, recorded, beside=beside)
+    options = {"beside": beside} if beside else {}
+    return _run("train", config, variant, rounds, steps, recorded, **options)
 
 
 def _run(mode: str, config, variant, rounds, steps, recorded, **options) -> int:
@@ -195,8 +196,9 @@ def _where() -> dict:
 
 
 OF_CONFIG = ("weights", "depth", "decode", "data", "startup")
-MODES = {mode: functools.partial(of_config, mode) for mode in OF_CONFIG}
-MODES |= {"train": train, "torch": torch, "speculation": speculation}
+MODES = {"train": train}
+MODES |= {mode: functools.partial(of_config, mode) for mode in OF_CONFIG}
+MODES |= {"torch": torch, "speculation": speculation}
 
 if __name__ == "__main__":
     cli.run_modes(MODES)

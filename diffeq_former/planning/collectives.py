@@ -91,8 +91,12 @@ def sent_bytes(collectives: list[Collective], *names: str) -> dict:
 
 
 def _result(instruction: Instruction) -> str:
-    """Return the shape of the result; that of an asynchronous start is its second."""
-    if instruction.kind in ("all-gather-start", "collective-permute-start"):
+    """Return the shape of the result.
+
+    That of an asynchronous start is the second of its elements, after the operands; an
+    all-reduce, whose operands are like its results, states no operands.
+    """
+    if instruction.kind.endswith("-start") and instruction.kind != "all-reduce-start":
         return _elements(instruction.shape)[1]
     return instruction.shape
 

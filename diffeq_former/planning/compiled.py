@@ -1,6 +1,5 @@
-"""Programs of a config compiled for a mesh, whose devices need not be present."""
+"""The training step compiled for a mesh, whose devices need not be present."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -12,117 +11,39 @@ from diffeq_former.distributed.mesh import (
     batch_sharding,
     layout,
     mesh_hardware,
-    replicated,
-    rows_at_once,
 )
-from diffeq_former.inference import batch, buckets, generate, perplexity
-from diffeq_former.inference.cached_model import CachedModel
-from diffeq_former.inference.sampling import Rule, Sampling
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
 
-def compile_program(config: Config, mesh: Mesh, name: str = "train"):
-    """Compile one of `PROGRAMS` for the devices of the mesh.
-
-    Returns:
-      The compiled program, and the bytes of its arguments on one device, those included
-      that it does not read.
-
-    Raises:
-      UserError: If the mesh does not divide the model or the batch.
-      jax.errors.JaxRuntimeError: If a program for TPUs does not fit their memory.
-    """
-    with layout(mesh):
-        function, arguments = PROGRAMS[name](config, mesh)
-        compiled = _lower(function, mesh, *arguments).compile()
-    return compiled, sum(map(_shard_bytes, jax.tree.leaves(arguments)))
-
-
 def compile_step(config: Config, mesh: Mesh):
-    """Compile the training step for sequences of length `max_len`."""
-    return compile_program(config, mesh)[0]
+    """Compile the training step for sequences of length `max_len`.
+
+    Raises: As `programs.compile_program`.
+    """
+    function, arguments = training_step(config, mesh)
+    with layout(mesh):
+        return lower(function, mesh, *arguments).compile()
 
 
-def _shard_bytes(x) -> int:
-    sharding = getattr(x, "sharding", None)
-    shape = sharding.shard_shape(x.shape) if sharding else x.shape
-    return math.prod(shape) * x.dtype.itemsize
-
-
-def _lower(function: Callable, mesh: Mesh, *arguments):
+def lower(function: Callable, mesh: Mesh, *arguments):
     """Lower a jitted function that is wrapped by `on_mesh`, for the mesh's hardware."""
     traced = function.__wrapped__.trace(*arguments)
     return traced.lower(lowering_platforms=(mesh_hardware(mesh).platform,))
 
 
-def _train(config: Config, mesh: Mesh):
-    tokens_BL = _batch(config.training.batch_size, config.model.max_len, mesh)
+def training_step(config: Config, mesh: Mesh) -> tuple[Callable, tuple]:
+    """Return the jitted training step, and its abstract arguments."""
+    tokens_BL = tokens(config.training.batch_size, config.model.max_len, mesh)
     step = make_train_step(config, mesh)
     batch_BL = {"inputs": tokens_BL, "targets": tokens_BL}
     return step, (state.abstract(config, mesh), batch_BL)
 
 
-def _evaluate(config: Config, mesh: Mesh):
-    """The sums of one batch of the validation split, as large as a micro-batch."""
-    tabulate, sum_batch = perplexity.make_programs(config, mesh)
-    params = state.abstract(config, mesh).params
-    tokens_BL = _batch(rows_at_once(config.training, mesh), config.model.max_len, mesh)
-    batch_BL = {"inputs": tokens_BL, "targets": tokens_BL}
-    return sum_batch, (params, _results(tabulate, mesh, params), batch_BL)
-
-
-def _prefill(config: Config, mesh: Mesh):
-    """One call that reads a chunk of each prompt, of as many as in a micro-batch."""
-    programs, weights, caches = _generation(config, mesh)
-    B = rows_at_once(config.training, mesh)
-    C = min(buckets.CHUNK, config.model.max_len)
-    tokens_BC = jax.ShapeDtypeStruct((B, C), np.int32, sharding=replicated(mesh))
-    return programs.read, (weights, caches, tokens_BC, tokens_BC)
-
-
-def _decode(config: Config, mesh: Mesh):
-    """One call that decodes `generate.STRIDE` tokens of each sequence."""
-    programs, weights, caches = _generation(config, mesh)
-    B = rows_at_once(config.training, mesh)
-    sampling = Sampling()
-    sequence = batch.Sequence([0], 1, 0, sampling)
-    arrays = batch.decoding_state([sequence] * B, B)
-    rule = Rule.of([sampling] * B)
-    return programs.decode, (weights, caches, *arrays, np.int32(0), rule)
-
-
-def _generation(config: Config, mesh: Mesh):
-    """Return the programs of generation, and abstract weights and caches."""
-    c = config.model
-    programs = generate.make_programs((CachedModel(c),), mesh, 0, c.vocab_size)
-    params = state.abstract(config, mesh).params
-    B = rows_at_once(config.training, mesh)
-    weights = _results(programs.tabulate, mesh, params)
-    return programs, weights, _results(programs.empty, mesh, B, c.max_len)
-
-
-def _results(function: Callable, mesh: Mesh, *arguments):
-    """Return shapes and shardings of the results of a jitted function."""
-    lowered = _lower(function, mesh, *arguments)
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        lowered.out_info,
-        lowered.compile().output_shardings,
-    )
-
-
-def _batch(num_sequences: int, seq_len: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
+def tokens(num_sequences: int, seq_len: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """Return abstract token ids, sharded as a batch."""
     shape = (num_sequences, seq_len)
     return jax.ShapeDtypeStruct(shape, np.int32, sharding=batch_sharding(mesh))
-
-
-PROGRAMS = {
-    "train": _train,
-    "evaluate": _evaluate,
-    "prefill": _prefill,
-    "decode": _decode,
-}
 
 
 def memory_bytes(compiled) -> dict[str, int]:

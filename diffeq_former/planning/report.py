@@ -10,14 +10,11 @@ from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.planning import shapes
 from diffeq_former.planning.closed_form import USABLE, Plan, state_bytes
 from diffeq_former.planning.collectives import collectives, sent_bytes
-from diffeq_former.planning.compiled import (
-    attention_kernel,
-    compile_program,
-    memory_bytes,
-)
+from diffeq_former.planning.compiled import attention_kernel, memory_bytes
 from diffeq_former.planning.cycles import cycles_by_scope
 from diffeq_former.planning.devices import Device
 from diffeq_former.planning.hlo import Program
+from diffeq_former.planning.programs import compile_program
 from diffeq_former.planning.shapes import Sizes
 
 # The compiler for TPUs says what a program that does not fit needs and what there is,

@@ -14,14 +14,11 @@ from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.planning import shapes
 from diffeq_former.planning.closed_form import make_plan
 from diffeq_former.planning.collectives import collectives, sent_bytes
-from diffeq_former.planning.compiled import (
-    attention_kernel,
-    compile_program,
-    memory_bytes,
-)
+from diffeq_former.planning.compiled import attention_kernel, memory_bytes
 from diffeq_former.planning.cycles import SCOPES, cycles_by_scope
 from diffeq_former.planning.devices import DEVICES
 from diffeq_former.planning.hlo import Program
+from diffeq_former.planning.programs import compile_program
 
 TPU, GPU = "tpu:v5e:2x2", "gpu:h100:1x2"
 PLAIN = {"weights": "layer_table", "solver": "lie_trotter"}
@@ -106,6 +103,8 @@ def test_what_is_not_training_compiles_too(target, name):
     assert 0 < memory_bytes(compiled)["argument"] < 1.02 * given
 
 
+SUM = (2**12, 16)  # a TPU scatters no smaller or flatter sums
+BYTES = 2**16 * 4
 SIZES = {"data": 1, "fsdp": 2, "sequence": 1, "tensor": 2}
 
 
@@ -114,25 +113,28 @@ def test_bytes_of_known_programs(target):
     """Those of a loop are counted as often as it is executed."""
     mesh = make_mesh(MeshConfig(**SIZES), devices_of(target))
     rows, whole = (NamedSharding(mesh, PartitionSpec(x)) for x in ("tensor", None))
-    x = jax.ShapeDtypeStruct((256, 1024), np.float32, sharding=rows)
+    x = jax.ShapeDtypeStruct((256, *SUM), np.float32, sharding=rows)
     platform = "tpu" if target.startswith("tpu") else "cuda"
 
-    def sent(function):
+    def sent(function, after=whole):
         with as_released():
-            jitted = jax.jit(function, out_shardings=whole)
+            jitted = jax.jit(function, out_shardings=after)
             lowered = jitted.trace(x).lower(lowering_platforms=(platform,))
             program = Program(lowered.compile().as_text())
         return sent_bytes(collectives(program, SIZES), "kind", "axes")
 
-    size = 256 * 1024 * 4
+    size = 256 * BYTES
     assert sent(lambda x: x) == {("all-gather", ("tensor",)): size / 2}
-    assert sent(lambda x: x.sum(0)) == {("all-reduce", ("tensor",)): 1024 * 4}
+    assert sent(lambda x: x.sum(0)) == {("all-reduce", ("tensor",)): BYTES}
+
+    scattered = {("reduce-scatter", ("tensor",)): BYTES / 2}
+    assert sent(lambda x: x.sum(0), rows) == scattered
 
     def repeated(x):
         def body(total, k):
             return total + (x * total * k).sum(0), None
 
-        first = jax.numpy.ones(1024)
+        first = jax.numpy.ones(SUM)
         return jax.lax.scan(body, first, np.arange(5, dtype=np.float32))[0]
 
-    assert sent(repeated) == {("all-reduce", ("tensor",)): 5 * 1024 * 4}
+    assert sent(repeated) == {("all-reduce", ("tensor",)): 5 * BYTES}
