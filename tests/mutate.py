@@ -47,6 +47,7 @@ TESTS = {
         "tests/models/test_attention_kernels.py tests/models/test_attention.py"
     ),
     "models/block.py": MODEL,
+    "models/blockwise_attention.py": "tests/models/test_attention_kernels.py",
     "models/dropout.py": (
         "tests/models/test_attention.py tests/training/test_gradients.py"
     ),

@@ -36,7 +36,7 @@ def assert_done(result, workdir, start: int) -> None:
     assert set(figures) >= {"loss", "perplexity", "bits_per_byte", "tokens"}
     assert f"finished at step {NUM_STEPS}" in result.stderr
     assert (
-        f"{workdir}: from step {start} to {NUM_STEPS}; attention: xla; "
+        f"{workdir}: from step {start} to {NUM_STEPS}; attention: blockwise; "
         in result.stderr
     )
     assert {path.name for path in workdir.iterdir() if "tfevents" not in path.name} == {
