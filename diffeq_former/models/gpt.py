@@ -9,6 +9,7 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
 from diffeq_former.models.norms import layer_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
+from diffeq_former.models.remat import recomputed
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
 from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs, linear
 
@@ -43,8 +44,12 @@ def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
     """Return the feed-forward term at state x_BLD."""
     y_BLD = term_input(c, norm, weights, "norm_2", x_BLD)
     h_BLF = constrain(linear(weights["ff_in"], y_BLD), *FEED_FORWARD)
-    h_BLF = jax.nn.gelu(h_BLF, approximate=True)
-    return linear(weights["ff_out"], h_BLF)
+
+    @recomputed
+    def activate_and_project(h_BLF):
+        return linear(weights["ff_out"], jax.nn.gelu(h_BLF, approximate=True))
+
+    return activate_and_project(h_BLF)
 
 
 def norm(c: ModelConfig, weights, x_BLD) -> jax.Array:

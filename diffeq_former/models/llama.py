@@ -13,6 +13,7 @@ from diffeq_former.models.block import Block
 from diffeq_former.models.norms import rms_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.positions import rotary_frequencies, rotate
+from diffeq_former.models.remat import recomputed
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
 from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs, linear
 
@@ -55,9 +56,15 @@ def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
     if c.chain_norms:
         x_BLD = norm(c, weights["norm_1"], x_BLD)
     y_BLD = term_input(c, norm, weights, "norm_2", x_BLD)
-    gate_BLF = jax.nn.silu(linear(weights["gate"], y_BLD))
-    h_BLF = gate_BLF * linear(weights["up"], y_BLD)
-    return linear(weights["down"], constrain(h_BLF, *FEED_FORWARD))
+
+    @recomputed
+    def activate_and_project(gate_BLF, up_BLF):
+        h_BLF = constrain(jax.nn.silu(gate_BLF) * up_BLF, *FEED_FORWARD)
+        return linear(weights["down"], h_BLF)
+
+    return activate_and_project(
+        linear(weights["gate"], y_BLD), linear(weights["up"], y_BLD)
+    )
 
 
 def norm(c: ModelConfig, weights, x_BLD) -> jax.Array:

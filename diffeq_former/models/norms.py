@@ -8,19 +8,31 @@ B batch, L length, D model.
 import jax
 import jax.numpy as jnp
 
+from diffeq_former.models.remat import recomputed
+
 Weights = dict[str, jax.Array]
 
 
 def layer_norm(weights: Weights, x_BLD: jax.Array, eps: float) -> jax.Array:
     """Normalise over the last axis to mean 0 and variance 1, then scale and shift."""
-    x = _promoted(x_BLD)
-    x = x - x.mean(-1, keepdims=True)
-    return _rescale(weights, x, eps).astype(x_BLD.dtype)
+
+    @recomputed
+    def normalise(weights, x_BLD):
+        x = _promoted(x_BLD)
+        x = x - x.mean(-1, keepdims=True)
+        return _rescale(weights, x, eps).astype(x_BLD.dtype)
+
+    return normalise(weights, x_BLD)
 
 
 def rms_norm(weights: Weights, x_BLD: jax.Array, eps: float) -> jax.Array:
     """Divide by the root mean square over the last axis, then scale and shift."""
-    return _rescale(weights, _promoted(x_BLD), eps).astype(x_BLD.dtype)
+
+    @recomputed
+    def normalise(weights, x_BLD):
+        return _rescale(weights, _promoted(x_BLD), eps).astype(x_BLD.dtype)
+
+    return normalise(weights, x_BLD)
 
 
 def _promoted(x: jax.Array) -> jax.Array:

@@ -1,5 +1,7 @@
 """Rematerialisation policies: which values the backward pass finds saved."""
 
+from collections.abc import Callable
+
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -26,6 +28,14 @@ POLICIES = {
 }
 # Equivalent policies for a model whose weights are not generated within the step.
 WITHOUT_WEIGHTS = dict(zip(SAVE_WEIGHTS, ("full", "save_attention"), strict=True))
+
+
+def recomputed(function: Callable) -> Callable:
+    """Let the backward pass compute the inside of a function again from its arguments.
+
+    For elementwise functions: that costs less than to write what they save to memory.
+    """
+    return jax.checkpoint(function, prevent_cse=False)
 
 
 def named(name: str, tree):
