@@ -91,10 +91,7 @@ REFUSALS = [
         {"profile.num_steps": 2, "profile.start_step": 20000},
         "steps end by training.num_steps (20000), got 20000",
     ),
-    (
-        {"model.attention_implementation": "flash"},
-        "one of auto, xla, blockwise, cudnn,",
-    ),
+    ({"model.attention_implementation": "flash"}, "one of auto, xla, blockwise"),
     # Combinations.
     ({"model.num_heads": 11}, "num_heads: expected a divisor of model.d_model (768)"),
     (
