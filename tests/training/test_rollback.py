@@ -82,7 +82,7 @@ def config(dataset, seed):
         keep_best=0,
         sample_every=9,
     )
-    model = dataclasses.replace(config.model, block="llama")
+    model = dataclasses.replace(config.model, block="llama", dtype="bfloat16")
     return run_directory.fit(
         dataclasses.replace(config, model=model, seed=seed), dataset
     )
@@ -100,9 +100,8 @@ def broken(config, dataset, tmp_path_factory):
     train(config, workdir, dataset, HOOKS, StopAfter(START), **options)
     latest, _ = last_state(workdir, config)
     embedding = latest.params["embedding"]
-    embedding["token"] = (
-        embedding["token"].at[BROKEN].set(3e38)
-    )  # its square is not finite
+    # Finite, but not in bfloat16.
+    embedding["token"] = embedding["token"].at[BROKEN].set(3.4e38)
     shutil.rmtree(workdir / "checkpoints")
     checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", 2, 0)
     checkpoints.save(START, latest)

@@ -1,6 +1,7 @@
 """Banks that are updated from the factors of their gradients, against plain AdamW."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +57,7 @@ def materialise(gradients: Parts) -> Parts:
 def updated(c: OptimizerConfig, params, gradients: list):
     """After an update with each of them."""
     update = Update(c, NUM_STEPS)
-    step = jax.jit(update.apply)
+    step = jax.jit(functools.partial(update.apply, hardware=CPU))
     done, opt_state = None, update.init(params)
     for g in gradients:
         norm = norms("n", squares(g))["n"]
