@@ -1,4 +1,4 @@
-"""Where the time of a TPU program goes, by the estimates of its compiler.
+"""The time of a TPU program by named scope, as its compiler estimates it.
 
 The compiler writes a number of cycles at the instructions of its programs. The unit is
 not a clock cycle of the device, so only ratios and shares mean anything. Kernels that

@@ -1,4 +1,4 @@
-"""What a compiled program says about itself, beside the closed form."""
+"""The report of a compiled program, beside the closed form."""
 
 import re
 import time
