@@ -59,6 +59,11 @@ def main() -> None:
             " base; leave it empty and plan the base's own config"
         )
     jax.config.update("jax_platforms", "cpu")
+    devices = None
+    if _COMPILE.value:
+        devices = topology_devices(target)
+        # A cached program could be read back only where its devices are.
+        jax.config.update("jax_enable_compilation_cache", False)
     if _SEARCH.value:
         plans = search(config, target.num_devices, target.device)
         fitting = [plan for plan in plans if plan.fits]
@@ -69,11 +74,6 @@ def main() -> None:
     else:
         sizes = axis_sizes(config.mesh, target.num_devices)
         plans = [make_plan(config, sizes, target.device)]
-    devices = None
-    if _COMPILE.value:
-        devices = topology_devices(target)
-        # A cached program could be read back only where its devices are.
-        jax.config.update("jax_enable_compilation_cache", False)
     for plan in plans:
         _print(plan, target, devices)
 

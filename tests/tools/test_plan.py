@@ -145,7 +145,10 @@ CLOSED = "--nocompile"
             [H100.format(7), CLOSED],
             "config.training.batch_size: expected a multiple of 7",
         ),
-        ([H100.format(2), "--config.mesh.fsdp=3"], "config.mesh: data=-1, fsdp=3"),
+        (
+            [H100.format(2), CLOSED, "--config.mesh.fsdp=3"],
+            "config.mesh: data=-1, fsdp=3",
+        ),
         ([H100.format(2), "--program=decode", "--search"], "--program=decode: has no "),
         ([], "flag --target=None: "),
         (
