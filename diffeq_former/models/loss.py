@@ -3,8 +3,7 @@
 The vocabulary is padded to a multiple of `TILE` if that adds at most 1 %: on GPUs,
 matrix products with 50,257 columns are slower than with 50,304.
 
-N batch shards, B sequences per shard, L length, C chunk of the length, D model,
-V vocabulary.
+B sequences, L length, C chunk of the length, D model, V vocabulary.
 """
 
 import jax
@@ -26,8 +25,9 @@ def cross_entropy_sums(
     pass, which recomputes them.
 
     Args:
-      x_BLD: Normalised states; here B counts the sequences of all shards.
-      unembedding_DV: The matrix from states to logits.
+      x_BLD: Normalised states.
+      unembedding_DV: The matrix from states to logits, in float32; it is cast to the
+        dtype of the states. Its gradient is summed over chunks in float32.
       targets_BL: Token ids, or `NO_TARGET`.
       chunk: Number of positions per sequence and chunk.
 
@@ -35,47 +35,39 @@ def cross_entropy_sums(
       float32 scalars: `loss`, the sum of -log p(target) in nats; `log_z_squared`, the
       sum of the squared log normaliser for the z-loss; `tokens`, the number of targets.
     """
-    V = unembedding_DV.shape[1]
+    B, V = len(x_BLD), unembedding_DV.shape[1]
     unembedding_DV = _pad_vocabulary(unembedding_DV)
-    # One copy per batch shard, so that gradients are summed over chunks within each
-    # shard and reduced over the network once.
-    N = num_shards("batch")
-    unembedding_NDV = constrain(
-        jnp.broadcast_to(
-            unembedding_DV.astype(x_BLD.dtype), (N, *unembedding_DV.shape)
-        ),
-        *("batch", "state", "vocab"),
-    )
 
     @jax.checkpoint
-    def add_chunk(sums, chunk):
-        x_NBCD, targets_NBC = chunk
+    def add_chunk(sums_B, chunk):
+        x_BCD, targets_BC = chunk
         with jax.named_scope("head"):
-            product = {"preferred_element_type": jnp.float32}
-            logits_NBCV = jnp.einsum(
-                "nbcd,ndv->nbcv", x_NBCD, unembedding_NDV, **product
+            logits_BCV = jnp.einsum(
+                "bcd,dv->bcv",
+                x_BCD,
+                unembedding_DV.astype(x_BCD.dtype),
+                preferred_element_type=jnp.float32,
             )
-        if V < logits_NBCV.shape[-1]:
-            is_token_V = jnp.arange(logits_NBCV.shape[-1]) < V
-            logits_NBCV = jnp.where(is_token_V[None, None, None], logits_NBCV, -jnp.inf)
-        mask_NBC = targets_NBC != NO_TARGET
-        log_z_NBC = jax.nn.logsumexp(logits_NBCV, axis=-1)
-        picked_NBC1 = jnp.take_along_axis(
-            logits_NBCV, jnp.where(mask_NBC, targets_NBC, 0)[..., None], axis=-1
+        if V < logits_BCV.shape[-1]:
+            is_token_V = jnp.arange(logits_BCV.shape[-1]) < V
+            logits_BCV = jnp.where(is_token_V[None, None], logits_BCV, -jnp.inf)
+        mask_BC = targets_BC != NO_TARGET
+        log_z_BC = jax.nn.logsumexp(logits_BCV, axis=-1)
+        picked_BC1 = jnp.take_along_axis(
+            logits_BCV, jnp.where(mask_BC, targets_BC, 0)[..., None], axis=-1
         )
         new = {
-            "loss": jnp.where(mask_NBC, log_z_NBC - picked_NBC1[..., 0], 0.0),
-            "log_z_squared": jnp.where(mask_NBC, jnp.square(log_z_NBC), 0.0),
-            "tokens": mask_NBC.astype(jnp.float32),
+            "loss": jnp.where(mask_BC, log_z_BC - picked_BC1[..., 0], 0.0),
+            "log_z_squared": jnp.where(mask_BC, jnp.square(log_z_BC), 0.0),
+            "tokens": mask_BC.astype(jnp.float32),
         }
-        return {
-            name: sums[name] + x_NBC.sum((1, 2)) for name, x_NBC in new.items()
-        }, None
+        return {name: sums_B[name] + x_BC.sum(1) for name, x_BC in new.items()}, None
 
-    zeros = {name: jnp.zeros(N) for name in ("loss", "log_z_squared", "tokens")}
-    chunks = (_split(x_BLD, chunk, N, 0), _split(targets_BL, chunk, N, NO_TARGET))
-    sums_N = jax.lax.scan(add_chunk, zeros, chunks)[0]
-    return jax.tree.map(jnp.sum, sums_N)
+    # Sums of each sequence, so that devices add theirs up once, after the last chunk.
+    zeros_B = {name: jnp.zeros(B) for name in ("loss", "log_z_squared", "tokens")}
+    chunks = (_split(x_BLD, chunk, 0), _split(targets_BL, chunk, NO_TARGET))
+    sums_B = jax.lax.scan(add_chunk, zeros_B, chunks)[0]
+    return jax.tree.map(jnp.sum, sums_B)
 
 
 def _pad_vocabulary(unembedding_DV: jax.Array) -> jax.Array:
@@ -87,15 +79,15 @@ def _pad_vocabulary(unembedding_DV: jax.Array) -> jax.Array:
     return jnp.pad(unembedding_DV, ((0, 0), (0, padding)))
 
 
-def _split(array_BL: jax.Array, chunk: int, N: int, fill: int) -> jax.Array:
-    """Split [N B, L, ...] into chunks [L / C, N, B, C, ...], padding L to a multiple.
+def _split(array_BL: jax.Array, chunk: int, fill: int) -> jax.Array:
+    """Split [B, L, ...] into chunks [L / C, B, C, ...], padding L to a multiple.
 
     A chunk takes every (L / C)-th position, so that it is sharded like the sequences.
     """
-    NB, L, *rest = array_BL.shape
+    B, L, *rest = array_BL.shape
     chunk = min(chunk, L)
     padding = [(0, 0), (0, -L % chunk)] + [(0, 0)] * len(rest)
     padded = jnp.pad(array_BL, padding, constant_values=fill)
-    chunks = padded.reshape(N, NB // N, chunk, -1, *rest)
-    axes = ("batch", None, "length", None, *["state"] * len(rest))
-    return jnp.moveaxis(constrain(chunks, *axes), 3, 0)
+    chunks = padded.reshape(B, chunk, -1, *rest)
+    axes = ("batch", "length", None, *["state"] * len(rest))
+    return jnp.moveaxis(constrain(chunks, *axes), 2, 0)

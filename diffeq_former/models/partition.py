@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from diffeq_former.models.weight_specs import NormSpec, WeightSpec, WeightSpecs
 
@@ -82,6 +83,27 @@ def map_shards(function: Callable) -> Callable:
         )
 
     return constrained
+
+
+def copy_per_shard(tree):
+    """Return a tree of arrays [N, ...]: one copy of each array for each batch shard.
+
+    Gradients are then summed within each shard, and over shards once.
+    """
+    N = num_shards("batch")
+
+    def copy(x):
+        copies = jnp.broadcast_to(x, (N, *x.shape))
+        return constrain(copies, "batch", *[_UNCONSTRAINED] * x.ndim)
+
+    return jax.tree.map(copy, tree)
+
+
+def split_by_shard(x_B: jax.Array) -> jax.Array:
+    """Reshape [B, ...] to [N, B / N, ...], with the sequences of shard n at index n."""
+    N, rest = num_shards("batch"), x_B.ndim - 1
+    split = x_B.reshape(N, -1, *x_B.shape[1:])
+    return constrain(split, "batch", None, *[_UNCONSTRAINED] * rest)
 
 
 def _mesh_axes(name: str) -> tuple[str, ...]:

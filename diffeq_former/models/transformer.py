@@ -63,6 +63,7 @@ class Transformer(nn.Module):
         self,
         tokens_BL: jax.Array,
         *,
+        embedded_BLD: jax.Array | None = None,
         table: dict | None = None,
         grid: Grid | None = None,
         positions_BL: jax.Array | None = None,
@@ -72,6 +73,7 @@ class Transformer(nn.Module):
 
         Args:
           tokens_BL: Token ids.
+          embedded_BLD: The result of `embed` for them; None computes it here.
           table: The result of `tabulate` for the same parameters and grid; None
             computes it here.
           grid: The depth grid, with the nodes of the model's solver and `num_layers`
@@ -81,11 +83,9 @@ class Transformer(nn.Module):
           sequences_B: Numbers of the sequences, with which their dropout masks are
             sampled; None stands for 0, 1, ...
         """
-        c, B, L = self.config, *tokens_BL.shape
-        if positions_BL is None:
-            positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
-        if sequences_B is None:
-            sequences_B = jnp.arange(B)
+        c = self.config
+        places = _places(tokens_BL, positions_BL, sequences_B)
+        positions_BL, sequences_B = places
         segments_BL = None
         if c.document_masking and not self.cached:  # a cache holds one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
@@ -95,11 +95,22 @@ class Transformer(nn.Module):
         else:
             parameters, per_step = None, self.tabulate(grid) if table is None else table
         context = (parameters, positions_BL, segments_BL, sequences_B)
-        x_BLD = self.embedding(tokens_BL, positions_BL, sequences_B)
-        x_BLD = constrain(x_BLD, *HIDDEN)
+        x_BLD = embedded_BLD
+        if x_BLD is None:
+            x_BLD = self.embed(tokens_BL, *places)
         x_BLD, _ = self.depth(x_BLD, (per_step, grid.lengths_T), context)
         x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
         return constrain(x_BLD, *HIDDEN)
+
+    def embed(
+        self,
+        tokens_BL: jax.Array,
+        positions_BL: jax.Array | None = None,
+        sequences_B: jax.Array | None = None,
+    ) -> jax.Array:
+        """Return the state at the start of depth, [B, L, D]; see `hidden`."""
+        places = _places(tokens_BL, positions_BL, sequences_B)
+        return constrain(self.embedding(tokens_BL, *places), *HIDDEN)
 
     @jax.named_scope("head")
     def logits(self, x_BLD: jax.Array) -> jax.Array:
@@ -138,6 +149,19 @@ class Transformer(nn.Module):
         return Hypernetwork.coefficients(
             c, self.block.weight_specs(c), self.weights(), times
         )
+
+
+def _places(
+    tokens_BL: jax.Array,
+    positions_BL: jax.Array | None,
+    sequences_B: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    B, L = tokens_BL.shape
+    if positions_BL is None:
+        positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))
+    if sequences_B is None:
+        sequences_B = jnp.arange(B)
+    return positions_BL, sequences_B
 
 
 def outer_params(params: dict) -> dict:

@@ -20,7 +20,12 @@ from diffeq_former.config import Config
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
-from diffeq_former.models.partition import constrain_weights, map_shards, num_shards
+from diffeq_former.models.partition import (
+    constrain_weights,
+    copy_per_shard,
+    map_shards,
+    split_by_shard,
+)
 from diffeq_former.models.transformer import Transformer, outer_params
 from diffeq_former.models.transport import COSTS, cost
 from diffeq_former.ode.grid import Grid
@@ -145,20 +150,42 @@ def _objective(
     config: Config, model: Transformer, variables: dict, batch_BL: dict, key, grid: Grid
 ) -> tuple[jax.Array, dict]:
     """Return the objective summed over tokens, and its terms (unweighted)."""
-    bound = {"params": variables["params"]}
+    c, params, rngs = config.training, variables["params"], {"dropout": key}
+    tokens_BL, targets_BL = batch_BL["inputs"], batch_BL["targets"]
+    sequences_B = batch_BL["sequences"]
+
+    def embed(params, tokens_BL, sequences_B):
+        return model.apply(
+            {"params": params},
+            tokens_BL,
+            sequences_B=sequences_B,
+            method="embed",
+            rngs=rngs,
+        )
+
+    def sums_of_targets(params, x_BLD, targets_BL):
+        unembedding_DV = model.apply({"params": params}, method="unembedding")
+        return cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, c.loss_chunk)
+
+    params_N = copy_per_shard(params)
+    embedded_NBLD = map_shards(embed)(
+        params_N, split_by_shard(tokens_BL), split_by_shard(sequences_B)
+    )
     x_BLD, sown = model.apply(
-        bound,
-        batch_BL["inputs"],
+        {"params": params},
+        tokens_BL,
+        embedded_BLD=embedded_NBLD.reshape(*tokens_BL.shape, -1),
         table=variables.get("table"),
         grid=grid,
-        sequences_B=batch_BL["sequences"],
+        sequences_B=sequences_B,
         method="hidden",
-        rngs={"dropout": key},
+        rngs=rngs,
         mutable=[COSTS],
     )
-    unembedding_DV = model.apply(bound, method="unembedding")
-    c, targets_BL = config.training, batch_BL["targets"]
-    sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, c.loss_chunk)
+    sums_N = map_shards(sums_of_targets)(
+        params_N, split_by_shard(x_BLD), split_by_shard(targets_BL)
+    )
+    sums = {name: x_N.sum() for name, x_N in sums_N.items()}
     cost_BL = jnp.where(targets_BL != NO_TARGET, cost(sown), 0.0)
     sums["transport_cost"] = cost_BL.sum()
     objective = sums["loss"] + c.z_loss * sums["log_z_squared"]
@@ -169,12 +196,8 @@ def _objective(
 
 def _sum_over_shards(function, batches_MBL: dict):
     """As `_sum_over`, with one sum per shard of the batch, added up at the end."""
-    N = num_shards("batch")
-
-    def split(x_MBL):
-        return x_MBL.reshape(len(x_MBL), N, -1, *x_MBL.shape[2:])
-
-    sums_N = _sum_over(map_shards(function), jax.tree.map(split, batches_MBL))
+    split_MNBL = jax.tree.map(jax.vmap(split_by_shard), batches_MBL)
+    sums_N = _sum_over(map_shards(function), split_MNBL)
     return jax.tree.map(lambda x: x.sum(0), sums_N)
 
 
