@@ -80,6 +80,8 @@ class ModelConfig:
     generate_weights: Literal["tabulated", "per_step"] = "tabulated"
     # Dtype of activations and generated weights; parameters are float32.
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    # Dtype in which devices add up gradients of linear maps and embeddings.
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     norm_eps: Positive = 1e-5  # epsilon added to the variance in norms
     rope_base: Positive = 10000.0  # llama: the lowest frequency is about 1 / rope_base
     # llama: extension to longer sequences than in pretraining, see models/positions.py.

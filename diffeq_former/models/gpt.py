@@ -7,11 +7,12 @@ import jax
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
+from diffeq_former.models.linear import linear
 from diffeq_former.models.norms import layer_norm
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.remat import recomputed
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
-from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs, linear
+from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs
 
 
 def weight_specs(c: ModelConfig) -> WeightSpecs:

@@ -85,18 +85,34 @@ def map_shards(function: Callable) -> Callable:
     return constrained
 
 
-def copy_per_shard(tree):
+def copy_per_shard(tree, reduce_dtype: jax.typing.DTypeLike):
     """Return a tree of arrays [N, ...]: one copy of each array for each batch shard.
 
-    Gradients are then summed within each shard, and over shards once.
+    Gradients are then summed within each shard, and over shards once, by
+    `sum_over_shards`.
     """
-    N = num_shards("batch")
 
+    @jax.custom_vjp
     def copy(x):
-        copies = jnp.broadcast_to(x, (N, *x.shape))
+        copies = jnp.broadcast_to(x, (num_shards("batch"), *x.shape))
         return constrain(copies, "batch", *[_UNCONSTRAINED] * x.ndim)
 
+    def backward(_, gradient_N):
+        return (sum_over_shards(gradient_N, reduce_dtype),)
+
+    copy.defvjp(lambda x: (copy(x), None), backward)
     return jax.tree.map(copy, tree)
+
+
+def sum_over_shards(tree_N, reduce_dtype: jax.typing.DTypeLike):
+    """Return the sums of arrays [N, ...] over batch shards, added in `reduce_dtype`."""
+
+    def total(x_N):
+        zero = jnp.zeros((), reduce_dtype)
+        x = jax.lax.reduce(x_N.astype(reduce_dtype), zero, jax.lax.add, (0,))
+        return x.astype(x_N.dtype)
+
+    return jax.tree.map(total, tree_N)
 
 
 def split_by_shard(x_B: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from diffeq_former.hardware import Hardware
 from diffeq_former.models.attention import Attend
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.dropout import Dropout
+from diffeq_former.models.linear import for_training
 from diffeq_former.models.lora import with_dropout
 from diffeq_former.models.partition import (
     HIDDEN,
@@ -104,7 +105,10 @@ class Step(nn.Module):
 
     def _at(self, node: int, weights_S: dict, sequences_B: jax.Array) -> dict:
         weights = jax.tree.map(lambda w: w[node], weights_S)
-        if not (self.train and self.config.lora_dropout):
+        if not self.train:
+            return weights
+        weights = for_training(self.config, weights)
+        if not self.config.lora_dropout:
             return weights
 
         def dropout(x):

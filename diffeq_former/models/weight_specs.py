@@ -49,22 +49,6 @@ WeightSpec = LinearSpec | NormSpec
 WeightSpecs = dict[str, WeightSpec]
 
 
-def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
-    """Contract the last `num_inputs` axes of x with the kernel and add the bias.
-
-    If the weights contain a LoRA adapter, its output is added, too (lora.py).
-    """
-    y = jnp.tensordot(x, weights["kernel"], num_inputs)
-    if "lora_a" in weights:
-        seen = weights["lora_dropout"](x) if "lora_dropout" in weights else x
-        low_rank = jnp.tensordot(seen, weights["lora_a"], num_inputs)
-        y = y + jnp.tensordot(low_rank, weights["lora_b"], 1)
-    if "bias" in weights:
-        bias = weights["bias"]
-        y = y + jnp.expand_dims(bias, tuple(range(y.ndim - bias.ndim)))
-    return y
-
-
 def with_step_lengths(specs: WeightSpecs, weights: dict, lengths) -> dict:
     """Absorb step lengths into the weights, so that all steps have length 1.
 

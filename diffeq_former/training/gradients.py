@@ -25,6 +25,7 @@ from diffeq_former.models.partition import (
     copy_per_shard,
     map_shards,
     split_by_shard,
+    sum_over_shards,
 )
 from diffeq_former.models.transformer import Transformer, outer_params
 from diffeq_former.models.transport import COSTS, cost
@@ -81,7 +82,10 @@ def loss_and_gradients(
         # Here the gradients are those of the banks: too large for one sum per shard.
         sums, gradients = _sum_over(sums_and_gradients, batches_MBL)
     else:
-        sums, gradients = _sum_over_shards(sums_and_gradients, batches_MBL)
+        split_MNBL = jax.tree.map(jax.vmap(split_by_shard), batches_MBL)
+        sums_N, gradients_N = _sum_over(map_shards(sums_and_gradients), split_MNBL)
+        sums = sum_over_shards(sums_N, jnp.float32)
+        gradients = sum_over_shards(gradients_N, config.model.reduce_dtype)
     tokens = sums["tokens"]
     losses = {
         "loss": sums["loss"] / tokens,
@@ -167,7 +171,7 @@ def _objective(
         unembedding_DV = model.apply({"params": params}, method="unembedding")
         return cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, c.loss_chunk)
 
-    params_N = copy_per_shard(params)
+    params_N = copy_per_shard(params, config.model.reduce_dtype)
     embedded_NBLD = map_shards(embed)(
         params_N, split_by_shard(tokens_BL), split_by_shard(sequences_B)
     )
@@ -192,13 +196,6 @@ def _objective(
     if c.transport_cost:
         objective += c.transport_cost * sums["transport_cost"]
     return objective, sums
-
-
-def _sum_over_shards(function, batches_MBL: dict):
-    """As `_sum_over`, with one sum per shard of the batch, added up at the end."""
-    split_MNBL = jax.tree.map(jax.vmap(split_by_shard), batches_MBL)
-    sums_N = _sum_over(map_shards(function), split_MNBL)
-    return jax.tree.map(lambda x: x.sum(0), sums_N)
 
 
 def _sum_over(function, batches_MBL: dict):
