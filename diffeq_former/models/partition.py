@@ -9,6 +9,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from diffeq_former.models.weight_specs import NormSpec, WeightSpec, WeightSpecs
 
@@ -68,10 +69,9 @@ def map_shards(function: Callable) -> Callable:
     """
     if not (axes := _mesh_axes("batch")):
         return jax.vmap(function)
-    rules = dict(nn.get_logical_axis_rules()) | {"batch": None}
 
     def apart(*arguments):
-        with nn.logical_axis_rules(tuple(rules.items())):
+        with _batch_not_sharded():
             return function(*arguments)
 
     mapped = jax.vmap(apart, spmd_axis_name=axes)
@@ -85,7 +85,7 @@ def map_shards(function: Callable) -> Callable:
     return constrained
 
 
-def copy_per_shard(tree, reduce_dtype: jax.typing.DTypeLike):
+def copy_per_shard(tree, reduce_dtype: DTypeLike):
     """Return a tree of arrays [N, ...]: one copy of each array for each batch shard.
 
     Gradients are then summed within each shard, and over shards once, by
@@ -97,14 +97,40 @@ def copy_per_shard(tree, reduce_dtype: jax.typing.DTypeLike):
         copies = jnp.broadcast_to(x, (num_shards("batch"), *x.shape))
         return constrain(copies, "batch", *[_UNCONSTRAINED] * x.ndim)
 
-    def backward(_, gradient_N):
+    def sum_copies(_, gradient_N):
         return (sum_over_shards(gradient_N, reduce_dtype),)
 
-    copy.defvjp(lambda x: (copy(x), None), backward)
+    copy.defvjp(lambda x: (copy(x), None), sum_copies)
     return jax.tree.map(copy, tree)
 
 
-def sum_over_shards(tree_N, reduce_dtype: jax.typing.DTypeLike):
+def apply_per_shard(function: Callable, params_N, *arrays_B: jax.Array):
+    """Return function(params, *arrays_B), of which each batch shard computes its part.
+
+    Args:
+      function: Takes parameters and arrays [B, ...] and returns a tree of such arrays.
+      params_N: The parameters, as `copy_per_shard` returns them.
+      arrays_B: The other arguments.
+    """
+
+    def of_shard(params_1, *arrays_B):
+        return function(jax.tree.map(lambda x: x[0], params_1), *arrays_B)
+
+    if not (axes := _mesh_axes("batch")):
+        return of_shard(params_N, *arrays_B)
+    by_batch = jax.sharding.PartitionSpec(axes)
+    mapped = jax.shard_map(
+        of_shard,
+        in_specs=by_batch,
+        out_specs=by_batch,
+        axis_names=set(axes),
+        check_vma=False,
+    )
+    with _batch_not_sharded():
+        return mapped(params_N, *arrays_B)
+
+
+def sum_over_shards(tree_N, reduce_dtype: DTypeLike):
     """Return the sums of arrays [N, ...] over batch shards, added in `reduce_dtype`."""
 
     def total(x_N):
@@ -120,6 +146,11 @@ def split_by_shard(x_B: jax.Array) -> jax.Array:
     N, rest = num_shards("batch"), x_B.ndim - 1
     split = x_B.reshape(N, -1, *x_B.shape[1:])
     return constrain(split, "batch", None, *[_UNCONSTRAINED] * rest)
+
+
+def _batch_not_sharded():
+    rules = dict(nn.get_logical_axis_rules()) | {"batch": None}
+    return nn.logical_axis_rules(tuple(rules.items()))
 
 
 def _mesh_axes(name: str) -> tuple[str, ...]:

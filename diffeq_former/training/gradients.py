@@ -21,6 +21,7 @@ from diffeq_former.hardware import Hardware
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.partition import (
+    apply_per_shard,
     constrain_weights,
     copy_per_shard,
     map_shards,
@@ -169,16 +170,15 @@ def _objective(
 
     def sums_of_targets(params, x_BLD, targets_BL):
         unembedding_DV = model.apply({"params": params}, method="unembedding")
-        return cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, c.loss_chunk)
+        sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, c.loss_chunk)
+        return jax.tree.map(lambda x: x[None], sums)
 
     params_N = copy_per_shard(params, config.model.reduce_dtype)
-    embedded_NBLD = map_shards(embed)(
-        params_N, split_by_shard(tokens_BL), split_by_shard(sequences_B)
-    )
+    embedded_BLD = apply_per_shard(embed, params_N, tokens_BL, sequences_B)
     x_BLD, sown = model.apply(
         {"params": params},
         tokens_BL,
-        embedded_BLD=embedded_NBLD.reshape(*tokens_BL.shape, -1),
+        embedded_BLD=embedded_BLD,
         table=variables.get("table"),
         grid=grid,
         sequences_B=sequences_B,
@@ -186,9 +186,7 @@ def _objective(
         rngs=rngs,
         mutable=[COSTS],
     )
-    sums_N = map_shards(sums_of_targets)(
-        params_N, split_by_shard(x_BLD), split_by_shard(targets_BL)
-    )
+    sums_N = apply_per_shard(sums_of_targets, params_N, x_BLD, targets_BL)
     sums = {name: x_N.sum() for name, x_N in sums_N.items()}
     cost_BL = jnp.where(targets_BL != NO_TARGET, cost(sown), 0.0)
     sums["transport_cost"] = cost_BL.sum()
