@@ -67,8 +67,14 @@ def _backward(reduce_dtype, num_inputs: int, saved, dy):
     outputs = tuple(range(-num_outputs, 0))
     dx = jnp.tensordot(dy, kernel, (outputs, outputs)).astype(x.dtype)
     dtype = jnp.promote_types(dy.dtype, reduce_dtype)
-    # Autodiff would multiply the transposes, which is slower on CPUs.
-    dkernel = jnp.tensordot(x, dy, (batch, batch), preferred_element_type=dtype)
+    product = functools.partial(
+        jnp.tensordot, axes=(batch, batch), preferred_element_type=dtype
+    )
+    if x.size <= dy.size:
+        dkernel = product(x, dy)
+    else:  # CPUs transpose the first factor.
+        order = (*range(num_outputs, kernel.ndim), *range(num_outputs))
+        dkernel = product(dy, x).transpose(order)
     dbias = None if bias is None else dy.sum(batch, dtype=dtype).astype(bias.dtype)
     return dx, dkernel.astype(kernel.dtype), dbias
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from diffeq_former.config import Config
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
+from diffeq_former.models.loss import NO_TARGET, cross_entropy_objective
 from diffeq_former.models.partition import (
     apply_per_shard,
     constrain_weights,
@@ -170,8 +170,10 @@ def _objective(
 
     def sums_of_targets(params, x_BLD, targets_BL):
         unembedding_DV = model.apply({"params": params}, method="unembedding")
-        sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, c.loss_chunk)
-        return jax.tree.map(lambda x: x[None], sums)
+        objective, sums = cross_entropy_objective(
+            x_BLD, unembedding_DV, targets_BL, c.loss_chunk, c.z_loss
+        )
+        return jax.tree.map(lambda x: x[None], sums | {"objective": objective})
 
     params_N = copy_per_shard(params, config.model.reduce_dtype)
     embedded_BLD = apply_per_shard(embed, params_N, tokens_BL, sequences_B)
@@ -188,9 +190,9 @@ def _objective(
     )
     sums_N = apply_per_shard(sums_of_targets, params_N, x_BLD, targets_BL)
     sums = {name: x_N.sum() for name, x_N in sums_N.items()}
+    objective = sums.pop("objective")
     cost_BL = jnp.where(targets_BL != NO_TARGET, cost(sown), 0.0)
     sums["transport_cost"] = cost_BL.sum()
-    objective = sums["loss"] + c.z_loss * sums["log_z_squared"]
     if c.transport_cost:
         objective += c.transport_cost * sums["transport_cost"]
     return objective, sums
