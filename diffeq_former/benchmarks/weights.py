@@ -17,6 +17,7 @@ from diffeq_former.models.grid import default_grid
 from diffeq_former.training import state
 from diffeq_former.training.gradients import prepare
 from diffeq_former.training.parts import Parts, partition
+from diffeq_former.training.update import SKIP, UPDATE
 
 COPIED = 2**26  # entries
 
@@ -57,9 +58,9 @@ def _works(config: Config, mesh: Mesh):
         return prepare(config, params, grid).pull_back(gradients)
 
     def update(gradients, norm, params, opt_state):
-        good = jnp.isfinite(norm)
+        action = jnp.where(jnp.isfinite(norm), UPDATE, SKIP)
         done = state.make_update(config).apply(
-            gradients, norm, opt_state, params, good, hardware
+            gradients, norm, opt_state, params, action, hardware
         )
         return done.params, done.opt_state
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from diffeq_former.config import Config
+from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.distributed.mesh import (
     batch_sharding,
     mesh_hardware,
@@ -28,7 +28,13 @@ from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.optimizer import make_schedule
 from diffeq_former.training.parts import partition
 from diffeq_former.training.state import TrainState, make_update, shardings
-from diffeq_former.training.update import norms, squares
+from diffeq_former.training.update import (
+    SKIP,
+    UPDATE,
+    UPDATE_AND_MEASURE,
+    norms,
+    squares,
+)
 
 # Folded into the step's key to sample the depth grid independently of dropout.
 GRID_KEY = 2**32 - 1
@@ -102,9 +108,11 @@ def step_function(
         norm = gradient_norms["grad_norm"]
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
         spike = is_spike(config.training, losses["loss"], state.loss_ema)
+        logged = _is_logged(config.training, state.step + 1)
+        action = jnp.where(finite, jnp.where(logged, UPDATE_AND_MEASURE, UPDATE), SKIP)
         with jax.named_scope("optimizer"):
             updated = update.apply(
-                gradients, norm, state.opt_state, params, finite, hardware
+                gradients, norm, state.opt_state, params, action, hardware
             )
         new = state.replace(
             step=state.step + 1,
@@ -114,8 +122,9 @@ def step_function(
         )
         new = _with_counts(new, state, losses["loss"], finite & ~spike)
         metrics = losses | gradient_norms
-        metrics |= norms("update_norm", updated.update_squares)
-        metrics |= norms("param_norm", updated.param_squares)
+        measured = norms("update_norm", updated.update_squares)
+        measured |= norms("param_norm", updated.param_squares)
+        metrics |= {k: jnp.where(logged, x, jnp.nan) for k, x in measured.items()}
         metrics |= {
             # The optimizer's own count does not include skipped steps.
             "learning_rate": schedule(state.step - state.skipped_steps),
@@ -128,6 +137,11 @@ def step_function(
         return new, {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
     return train_step
+
+
+def _is_logged(c: TrainingConfig, step: jax.Array) -> jax.Array:
+    """Return whether the metrics of a step are logged: `log_every` and both ends."""
+    return (step == 1) | (step % c.log_every == 0) | (step == c.num_steps)
 
 
 def _choose_grid(config: Config, key: jax.Array) -> grids.Grid:

@@ -30,6 +30,10 @@ from diffeq_former.training.bank_gradient import (
 from diffeq_former.training.optimizer import GROUPS, group_of, make_optimizer
 from diffeq_former.training.parts import Parts, bank_tree, get_bank
 
+# What an update does. The norms of the new parameters and of their changes, for which
+# all of them are read once more, are computed only if they are wanted.
+SKIP, UPDATE, UPDATE_AND_MEASURE = range(3)
+
 
 class OptState(NamedTuple):
     """The optimizer's states: one for each bank, and one for everything else."""
@@ -43,8 +47,9 @@ class Updated(NamedTuple):
 
     params: Any
     opt_state: optax.OptState
-    update_squares: Any  # squared norm of the update of each leaf
-    param_squares: Any  # squared norm of each leaf after the update
+    # Squared norms of each leaf's update, and of the leaf after it; 0 after UPDATE.
+    update_squares: Any
+    param_squares: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +78,10 @@ class Update:
         norm: jax.Array,
         opt_state: OptState,
         params: Parts,
-        good: jax.Array,
+        action: jax.Array,
         hardware: Hardware,
     ) -> Updated:
-        """Return the updated parameters; unchanged if not `good`. See `update_tree`.
+        """Return the updated parameters. See `update_tree`.
 
         Args:
           gradients: An array for each trainable parameter; a bank's may be a
@@ -84,13 +89,13 @@ class Update:
           norm: The norm of all gradients, which are scaled down to `clip_norm`.
           opt_state: The state that `init` or the last `apply` returned.
           params: The parameters.
-          good: Whether to update.
+          action: SKIP, UPDATE or UPDATE_AND_MEASURE.
           hardware: What the program is compiled for.
         """
         clip, optimizer = self.config.clip_norm, self._optimizer
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
         rest = update_tree(
-            optimizer, gradients.rest, opt_state.rest, params.rest, scale, good
+            optimizer, gradients.rest, opt_state.rest, params.rest, scale, action
         )
         banks = {
             name: update_bank(
@@ -100,7 +105,7 @@ class Update:
                 opt_state.banks[name],
                 bank,
                 scale,
-                good,
+                action,
                 rows_at_once(self.config, bank.shape, hardware),
             )
             for name, bank in params.banks.items()
@@ -126,13 +131,13 @@ def update_tree(
     opt_state: optax.OptState,
     params: dict,
     scale: jax.Array,
-    good: jax.Array,
+    action: jax.Array,
 ) -> Updated:
-    """Return the updated parameters; unchanged if not `good`.
+    """Return the updated parameters.
 
-    The choice is a `cond`, whose branches can both write to the memory of its operands;
-    a `where` would copy both sides. Copies are also made if `good` is known when the
-    function is compiled.
+    The choice is a `switch`, whose branches can all write to the memory of its
+    operands; a `where` would copy both sides. Copies are also made if `action` is known
+    when the function is compiled.
 
     Args:
       optimizer: The optimizer of these parameters.
@@ -140,10 +145,15 @@ def update_tree(
       opt_state: The optimizer's state.
       params: The parameters; their memory may be overwritten.
       scale: A scalar by which the gradients are multiplied.
-      good: Whether to update.
+      action: SKIP, UPDATE or UPDATE_AND_MEASURE.
     """
+    zeros = jax.tree.map(lambda _: jnp.zeros(()), params)
 
-    def advance(gradients, opt_state, params):
+    def skip(gradients, opt_state, params):
+        del gradients
+        return Updated(params, opt_state, zeros, squares(params))
+
+    def measured(gradients, opt_state, params):
         scaled = jax.tree.map(
             lambda g: scale * as_array(g), gradients, is_leaf=is_gradient
         )
@@ -151,12 +161,10 @@ def update_tree(
         params = optax.apply_updates(params, updates)
         return Updated(params, opt_state, squares(updates), squares(params))
 
-    def skip(gradients, opt_state, params):
-        del gradients
-        zeros = jax.tree.map(lambda _: jnp.zeros(()), params)
-        return Updated(params, opt_state, zeros, squares(params))
+    def update(*operands):
+        return measured(*operands)._replace(update_squares=zeros, param_squares=zeros)
 
-    return lax.cond(good, advance, skip, gradients, opt_state, params)
+    return lax.switch(action, (skip, update, measured), gradients, opt_state, params)
 
 
 CPU_BLOCK = 2**20  # array entries that are updated at a time
@@ -178,7 +186,7 @@ def update_bank(
     opt_state: optax.OptState,
     bank: jax.Array,
     scale: jax.Array,
-    good: jax.Array,
+    action: jax.Array,
     count: int,
 ) -> Updated:
     """Update one bank [E, *kernel], as `update_tree` does; fields are bare arrays.
@@ -191,7 +199,7 @@ def update_bank(
       opt_state: The optimizer's state.
       bank: The bank; its memory may be overwritten.
       scale: A scalar by which the gradient is multiplied.
-      good: Whether to update.
+      action: SKIP, UPDATE or UPDATE_AND_MEASURE.
       count: How many F_e are updated at a time; a divisor of E.
     """
     before, structure = jax.tree.flatten(opt_state)
@@ -203,7 +211,7 @@ def update_bank(
             structure.unflatten(leaves),
             bank_tree(name, bank),
             scale,
-            good,
+            action,
         )
         sums = [get_bank(name, tree) for tree in sums]
         return get_bank(name, params), jax.tree.leaves(opt_state), sums

@@ -10,7 +10,7 @@ from diffeq_former.config import Config, OptimizerConfig
 from diffeq_former.hardware import CPU
 from diffeq_former.training.optimizer import decays, group_of, make_optimizer
 from diffeq_former.training.parts import partition
-from diffeq_former.training.update import Update
+from diffeq_former.training.update import UPDATE, Update
 
 # For each path of the parameters of every model: its group, and whether the mask
 # `matrices` lets it decay.
@@ -148,7 +148,8 @@ def test_clipping_bounds_the_norm_of_the_gradient(scale):
     norm = norm_of(gradients)
     params = jax.tree.map(jnp.zeros_like, gradients)
     update = Update(c, 100)
-    done = update.apply(gradients, norm, update.init(params), params, norm > 0, CPU)
+    state = update.init(params)
+    done = update.apply(gradients, norm, state, params, jnp.int32(UPDATE), CPU)
     clipped = jax.tree.map(lambda u: -u * 1e6 / 0.1, done.params)
     wanted = jax.tree.map(lambda g: g * min(1.0, 0.5 / norm), gradients)
     jax.tree.map(

@@ -22,7 +22,11 @@ CONFIG = Config(
     ),
     optimizer=OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.0),
     training=TrainingConfig(
-        batch_size=16, per_device_batch_size=8, num_steps=60, spike_factor=1.2
+        batch_size=16,
+        per_device_batch_size=8,
+        num_steps=60,
+        log_every=3,
+        spike_factor=1.2,
     ),
 )
 
@@ -145,6 +149,9 @@ def test_metrics_are_what_they_are_called(train_step, batch):
     assert metrics["tokens"] == NUM_TARGETS
     assert metrics["learning_rate"] == pytest.approx(1e-2)
     assert all(x.dtype == np.float32 for x in metrics.values())
+    of_second = train_step(state, batch)[1]
+    unknown = {k for k, x in of_second.items() if np.isnan(x)}
+    assert unknown == {k for k in metrics if k.startswith(("param_", "update_"))}
 
 
 def broken_loss() -> dict:
@@ -177,7 +184,7 @@ def test_what_is_not_finite_changes_nothing_but_counters(
         assert np.isfinite(metrics["loss"]) == finite_loss
         assert not np.isfinite(metrics["grad_norm"])
         assert same_bits(copy((state.params, state.opt_state)), before)
-        assert metrics["update_norm"] == 0
+        assert metrics["update_norm"] == 0 or count == 2  # which is not logged
         assert metrics["bad_steps"] == metrics["skipped_steps"] == count
         assert int(state.step) == count
 

@@ -15,7 +15,14 @@ from diffeq_former.hardware import CPU
 from diffeq_former.training.bank_gradient import BankGradient, is_gradient
 from diffeq_former.training.optimizer import make_optimizer
 from diffeq_former.training.parts import Parts, partition
-from diffeq_former.training.update import Update, norms, squares
+from diffeq_former.training.update import (
+    SKIP,
+    UPDATE,
+    UPDATE_AND_MEASURE,
+    Update,
+    norms,
+    squares,
+)
 
 T = 3
 C = OptimizerConfig(learning_rate=0.1, warmup_fraction=0.0, clip_norm=0.0)
@@ -61,9 +68,13 @@ def updated(c: OptimizerConfig, params, gradients: list):
     done, opt_state = None, update.init(params)
     for g in gradients:
         norm = norms("n", squares(g))["n"]
-        done = step(g, norm, opt_state, params, jnp.isfinite(norm))
+        done = step(g, norm, opt_state, params, action_for(norm))
         params, opt_state = done.params, done.opt_state
     return done
+
+
+def action_for(norm: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isfinite(norm), UPDATE_AND_MEASURE, SKIP)
 
 
 def plainly(c: OptimizerConfig, params: Parts, gradients: list):
@@ -127,6 +138,19 @@ def test_norms_of_factors_are_those_of_their_product(params):
     assert_near(found, expected)
 
 
+def test_what_is_not_measured_changes_no_bit(params):
+    gradients, update = gradients_of(params, 0), Update(C, NUM_STEPS)
+    opt_state, norm = update.init(params), norms("n", squares(gradients))["n"]
+    step = jax.jit(functools.partial(update.apply, hardware=CPU))
+    measured, found = (
+        step(gradients, norm, opt_state, params, action)
+        for action in (UPDATE_AND_MEASURE, UPDATE)
+    )
+    jax.tree.map(np.testing.assert_array_equal, found[:2], measured[:2])
+    assert all(jax.tree.leaves(measured[2:]))
+    assert not any(jax.tree.leaves(found[2:]))
+
+
 def test_what_is_not_finite_changes_no_bit(params):
     gradients = gradients_of(params, 0)
     bank = gradients.banks["ff_in"]
@@ -155,8 +179,8 @@ def test_no_gradient_of_a_bank_is_stored():
 
     # In the order of the results, as what is donated is matched by order.
     def step(gradients, norm, params, opt_state):
-        good = jnp.isfinite(norm)
-        return update.apply(gradients, norm, opt_state, params, good, CPU)[:2]
+        action = action_for(norm)
+        return update.apply(gradients, norm, opt_state, params, action, CPU)[:2]
 
     compiled = (
         jax.jit(step, donate_argnums=(2, 3))
