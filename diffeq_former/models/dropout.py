@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from diffeq_former.models.remat import recomputed
+
 
 class Dropout(nn.Module):
     """Zeroes each entry with probability `rate`, and divides the others by 1 - rate.
@@ -23,9 +25,35 @@ class Dropout(nn.Module):
         if self.rate == 0:
             return x
         key = self.make_rng("dropout")
+        keys_B = jax.vmap(lambda n: jax.random.fold_in(key, n))(sequences_B)
+        words_B2 = jax.random.key_data(keys_B)
 
-        def keep(sequence):
-            own = jax.random.fold_in(key, sequence)
-            return jax.random.bernoulli(own, 1 - self.rate, x.shape[1:])
+        @recomputed
+        def drop(x, words_B2):
+            threshold = jnp.uint32(self.rate * (2**32 - 1))
+            kept = _random_bits(words_B2, x.shape[1:]) >= threshold
+            return jnp.where(kept, x / (1 - self.rate), 0)
 
-        return jnp.where(jax.vmap(keep)(sequences_B), x / (1 - self.rate), 0)
+        return drop(x, words_B2)
+
+
+def _random_bits(words_B2: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return random 32-bit integers [B, *shape], a hash of each place with two words.
+
+    It is so cheap that the backward pass computes masks again instead of reading them.
+    """
+    place = jnp.zeros((1, *shape), jnp.uint32)
+    for axis, size in enumerate(shape):
+        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(
+            jnp.uint32, (1, *shape), axis + 1
+        )
+    first, second = (
+        jnp.expand_dims(words_B2[:, i], tuple(range(1, len(shape) + 1))) for i in (0, 1)
+    )
+    return _mixed(_mixed(place + first) ^ second)
+
+
+def _mixed(x: jax.Array) -> jax.Array:
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)

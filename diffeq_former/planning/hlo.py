@@ -6,7 +6,6 @@ at once.
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -69,7 +68,8 @@ class Program:
     def executed(self) -> Iterator[Executed]:
         """Yield every instruction outside fusions.
 
-        Of the branches of a conditional, those of the longest are taken.
+        Of the branches of a conditional, the second is taken: in `jax.lax.cond`, where
+        the condition is true; in a training step, the update that is not logged.
 
         Raises:
           ValueError: If the trip count of a loop is unknown.
@@ -100,16 +100,9 @@ class Program:
 
     def _called(self, instruction: Instruction) -> list[str]:
         if branches := _BRANCHES.findall(instruction.text):
-            return [max(_NAME.findall(" ".join(branches)), key=self._length)]
+            names = _NAME.findall(branches[0])
+            return names[1:2] or names
         return _CALLED.findall(instruction.text)
-
-    @functools.cache  # noqa: B019
-    def _length(self, computation: str) -> int:
-        """Return the number of instructions, those of all called ones included."""
-        return sum(
-            1 + sum(map(self._length, self._called(instruction)))
-            for instruction in self._computations[computation]
-        )
 
     def _trip_count(self, loop: Instruction) -> int:
         """Return how often a loop is executed, at most.
