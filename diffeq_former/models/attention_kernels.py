@@ -3,6 +3,7 @@
 B batch, L length, N heads, K key-value heads, H head size.
 """
 
+import functools
 from collections.abc import Iterator
 
 import jax
@@ -13,7 +14,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.blockwise_attention import blockwise
 from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
-from diffeq_former.models.remat import ATTENTION_OUTPUT, named
+from diffeq_former.models.remat import ATTENTION_OUTPUT, named, recomputed
 
 
 def choose(
@@ -131,8 +132,21 @@ def _cudnn(q_BLNH, k_BLKH, v_BLKH, _) -> jax.Array:
 
 
 def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
-    attend = shard_map_kernel(splash, (QUERIES, KEYS, KEYS, SEGMENTS), QUERIES)
-    return attend(q_BLNH, k_BLKH, v_BLKH, segments_BL)
+    sharded = shard_map_kernel(splash, (QUERIES, KEYS, KEYS, SEGMENTS), QUERIES)
+    heads = [x.shape[2:] for x in (q_BLNH, k_BLKH, v_BLKH)]
+
+    @functools.partial(recomputed, policy="save_attention")
+    def attend(segments_BL, *flat):
+        split = (
+            x.reshape(*x.shape[:2], *shape)
+            for x, shape in zip(flat, heads, strict=True)
+        )
+        return sharded(*split, segments_BL)
+
+    # The backward pass finds heads side by side: of a saved array, a TPU pads the last
+    # axis to a multiple of its lanes, which would double heads of 64.
+    flat = (x.reshape(*x.shape[:2], -1) for x in (q_BLNH, k_BLKH, v_BLKH))
+    return attend(segments_BL, *flat)
 
 
 # Functions (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH of causal attention

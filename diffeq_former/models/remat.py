@@ -30,12 +30,17 @@ POLICIES = {
 WITHOUT_WEIGHTS = dict(zip(SAVE_WEIGHTS, ("full", "save_attention"), strict=True))
 
 
-def recomputed(function: Callable) -> Callable:
+def recomputed(function: Callable, policy: str = "full") -> Callable:
     """Let the backward pass compute the inside of a function again from its arguments.
 
-    For elementwise functions: that costs less than to write what they save to memory.
+    For elementwise functions and reshapes: that costs less than to write what they save
+    to memory.
+
+    Args:
+      function: The function.
+      policy: The key of `POLICIES` for the values in it that are saved nevertheless.
     """
-    return jax.checkpoint(function, prevent_cse=False)
+    return jax.checkpoint(function, policy=POLICIES[policy], prevent_cse=False)
 
 
 def named(name: str, tree):
