@@ -95,11 +95,10 @@ class _Norm(nn.Module):
 
 
 def _generate_linear(c: ModelConfig, parameters, u_TE: jax.Array) -> dict:
-    dtype = jnp.dtype(c.dtype)
     kernel = _combine(u_TE, parameters["bank"]) + parameters["base"][None]
-    weights = {"kernel": kernel.astype(dtype)}
+    weights = {"kernel": kernel.astype(jnp.dtype(c.dtype))}
     if "bias_bank" in parameters:
-        weights["bias"] = _combine(u_TE, parameters["bias_bank"]).astype(dtype)
+        weights["bias"] = _combine(u_TE, parameters["bias_bank"])
     return weights
 
 

@@ -49,7 +49,7 @@ def _apply(x: jax.Array, kernel, bias, num_inputs: int) -> jax.Array:
     y = jnp.tensordot(x, kernel, num_inputs)
     if bias is None:
         return y
-    return y + jnp.expand_dims(bias, tuple(range(y.ndim - bias.ndim)))
+    return y + jnp.expand_dims(bias.astype(y.dtype), tuple(range(y.ndim - bias.ndim)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 4))

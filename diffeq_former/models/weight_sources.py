@@ -2,8 +2,8 @@
 
 A source consists of a linen module that creates its parameters when called, and of a
 pure function `tabulate(config, specs, parameters, times_T)` that returns the block's
-weights by name, with a leading axis T. The weights of norms are in float32, all others
-in the compute dtype.
+weights by name, with a leading axis T. Kernels and adapters are in the compute dtype,
+biases and the weights of norms in float32.
 """
 
 from typing import Protocol
@@ -113,7 +113,7 @@ def _cast(c: ModelConfig, parameters) -> dict:
     def cast(key: str, value: jax.Array) -> jax.Array:
         if key == "lora_b":
             value = scale(c) * value
-        return value if key in ("scale", "shift") else value.astype(dtype)
+        return value if key in ("bias", "scale", "shift") else value.astype(dtype)
 
     return {
         name: {key: cast(key, value) for key, value in layer.items()}

@@ -161,14 +161,13 @@ def flops_of_step(config: Config, sizes: Sizes, seq_len: int) -> float:
     """Return the matrix-product FLOPs of a training step on one device.
 
     They are those of the solver steps, including the recomputation of the remat policy;
-    of the logits, which are computed twice in the forward direction; and of the weight
-    table, forward and backward.
+    of the logits; and of the weight table, forward and backward.
     """
     c = config.model
     queries = seq_len / sizes[SEQUENCE]
     num_sequences = config.training.batch_size / num_batch_shards(sizes)
     field = multiplied(share_of(c, sizes[TENSOR])).of(num_sequences, seq_len, queries)
-    logits = 8 * num_sequences * queries * c.d_model * c.vocab_size / sizes[TENSOR]
+    logits = 6 * num_sequences * queries * c.d_model * c.vocab_size / sizes[TENSOR]
     return c.num_layers * field + logits + _generation_flops(config, sizes)
 
 

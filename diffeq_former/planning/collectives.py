@@ -66,6 +66,9 @@ def collectives(program: Program, sizes: Mapping[str, int]) -> list[Collective]:
             key = (computation, channel[1] if fusion and channel else inner.name)
             parts[key] += 1
             groups, size = _groups(inner.text), _num_bytes(_result(inner))
+            if kind == "all-reduce":  # whose results may be rounded
+                operands = program.operands(inner)
+                size = max(size, sum(_num_bytes(x.shape) for x in operands))
             if kind == "reduce-scatter":
                 size *= groups.shape[1]
             elif fusion.startswith(_FUSED_SCATTER):

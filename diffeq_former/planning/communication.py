@@ -20,7 +20,7 @@ from diffeq_former.distributed.sharding_rules import (
     TENSOR,
     num_batch_shards,
 )
-from diffeq_former.models.blocks import BLOCKS, linear_specs
+from diffeq_former.models.blocks import linear_specs
 from diffeq_former.planning import shapes
 from diffeq_former.planning.shapes import Array, Sizes, micro_batches
 from diffeq_former.training.flops import evaluations
@@ -60,40 +60,41 @@ def _gathered_weights(config: Config, sizes: Sizes) -> Iterator[Sent]:
     """Weights sharded over `fsdp`, which are gathered before use.
 
     Each micro-batch gathers the table in the forward and the backward pass; embeddings
-    and unembedding are gathered once.
+    and an untied head are gathered once.
     """
     c, M = config.model, micro_batches(config, sizes)
     steps = c.num_layers if c.generate_weights == "per_step" else 1
     for array in filter(lambda a: a.is_cut_by(FSDP), shapes.table(c)):
         whole = array.num_bytes(sizes, {TENSOR})
         yield _gather(2 * M * steps * whole, (FSDP,), sizes)
-    for array in [*shapes.lookups(c), shapes.unembedding(c)]:
+    for array in shapes.outer(c):
         yield _gather(array.num_bytes(sizes, {TENSOR}), (FSDP,), sizes)
 
 
 def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
-    """Gradients of table, embeddings and unembedding, summed over different tokens.
+    """Gradients of table, embeddings and head, summed over different tokens.
 
     With accumulation in table space, the all-reduce over `data` and `fsdp` takes place
-    once per step, in float32; that over `sequence` once per micro-batch.
+    once per step; that over `sequence` once per micro-batch.
     """
     c, M = config.model, micro_batches(config, sizes)
-    per_step = c.generate_weights == "per_step"
+    reduced = jnp.dtype(c.reduce_dtype).itemsize
     for array in shapes.table(c):
-        if per_step:
+        summed = dataclasses.replace(array, itemsize=max(array.itemsize, reduced))
+        if c.generate_weights == "per_step":
             times = c.num_layers * M
-            yield from _summed(array, times, times, sizes)
+            yield from _summed(summed, times, times, sizes)
+        elif M > 1:
+            yield from _summed(
+                dataclasses.replace(array, itemsize=reduced), 1, M, sizes
+            )
         else:
-            summed = dataclasses.replace(array, itemsize=4) if M > 1 else array
-            yield from _summed(summed, 1, M, sizes)
-    tied = BLOCKS[c.block].tied_head(c) and M > 1
-    embeddings = [dataclasses.replace(a, itemsize=4) for a in shapes.lookups(c)]
-    for array in embeddings:
-        yield _sum(array.num_bytes(sizes, {TENSOR}), ROWS, sizes)
-        yield _sum(M * array.num_bytes(sizes, {TENSOR}), (SEQUENCE,), sizes)
-    head = shapes.unembedding(c).num_bytes(sizes, {TENSOR})
-    if not tied:
-        yield _sum(head, ROWS, sizes)
+            yield from _summed(summed, 1, 1, sizes)
+    for array in shapes.outer(c):
+        size = array.num_bytes(sizes, {TENSOR})
+        yield _sum(size * reduced / 4, ROWS, sizes)
+        yield _sum(M * size, (SEQUENCE,), sizes)
+    head = 4 * c.d_model * c.vocab_size / sizes[TENSOR]
     chunks = math.ceil(seq_len / config.training.loss_chunk)
     yield _sum(M * chunks * head, (SEQUENCE,), sizes)
 

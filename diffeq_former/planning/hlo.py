@@ -57,13 +57,16 @@ class Program:
 
     def __init__(self, text: str):
         self._computations: dict[str, list[Instruction]] = {}
+        self._by_name: dict[str, Instruction] = {}
         for line in text.splitlines():
             if start := _COMPUTATION.match(line):
                 instructions = self._computations[start[2]] = []
                 if start[1]:
                     self._entry = start[2]
             elif found := _INSTRUCTION.match(line):
-                instructions.append(Instruction(*found.groups(), line))
+                instruction = Instruction(*found.groups(), line)
+                instructions.append(instruction)
+                self._by_name[instruction.name] = instruction
 
     def executed(self) -> Iterator[Executed]:
         """Yield every instruction outside fusions.
@@ -86,6 +89,14 @@ class Program:
             for inner in self._computations[name]
             for pair in [(name, inner), *self.fused(inner)]
         ]
+
+    def operands(self, instruction: Instruction) -> list[Instruction]:
+        """Return the instructions whose results an instruction takes."""
+        start = instruction.text.index(f" {instruction.kind}(")
+        names = _NAME.findall(
+            instruction.text[start : instruction.text.index(")", start)]
+        )
+        return [self._by_name[name] for name in names if name in self._by_name]
 
     def _executed(self, computation: str, times: int) -> Iterator[Executed]:
         instructions = self._computations[computation]

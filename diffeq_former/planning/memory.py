@@ -205,12 +205,14 @@ def _table_gradients(config: Config, sizes: Sizes) -> float:
 
 
 def _embeddings(config: Config, sizes: Sizes) -> float:
-    """Return the bytes of embeddings and unembedding: gathered arrays and gradients."""
-    accumulated = micro_batches(config, sizes) > 1
-    arrays = [*shapes.lookups(config.model), shapes.unembedding(config.model)]
-    gradients = sum(a.num_bytes(sizes, {TENSOR}) for a in arrays) * (1 + accumulated)
-    gathered = [a.num_bytes(sizes, {TENSOR}) for a in arrays] if sizes[FSDP] > 1 else []
-    return gradients + sum(gathered)
+    """Return the bytes of embeddings and unembedding: gathered arrays and gradients.
+
+    Beside them there is the unembedding in the compute dtype.
+    """
+    c, accumulated = config.model, micro_batches(config, sizes) > 1
+    arrays = sum(array.num_bytes(sizes, {TENSOR}) for array in shapes.outer(c))
+    head = c.d_model * c.vocab_size * jnp.dtype(c.dtype).itemsize / sizes[TENSOR]
+    return arrays * (1 + accumulated + (sizes[FSDP] > 1)) + head
 
 
 def _whole_keys(config: Config, sizes: Sizes, seq_len: int) -> float:

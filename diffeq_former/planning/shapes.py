@@ -69,22 +69,17 @@ def table(c: ModelConfig) -> list[Array]:
     num_stages = len(SOLVERS[c.solver].nodes)
     tabulated = c.generate_weights == "tabulated"
     times = (c.num_layers if tabulated else 1, num_stages)
-    arrays = []
+    compute, arrays = jnp.dtype(c.dtype).itemsize, []
     for spec in BLOCKS[c.block].weight_specs(c).values():
         if isinstance(spec, LinearSpec):
-            shapes_and_axes = [(spec.kernel, spec.axes)]
-            shapes_and_axes += [(spec.bias_shape, spec.bias_axes)] * spec.bias
-            itemsize = jnp.dtype(c.dtype).itemsize
+            arrays.append((spec.kernel, spec.axes, compute))
+            arrays += [(spec.bias_shape, spec.bias_axes, 4)] * spec.bias
         else:
-            shapes_and_axes, itemsize = (
-                [((spec.size,), ("norm",))] * (1 + spec.shift),
-                4,
-            )
-        arrays += [
-            Array(times + shape, ("layers", "layers", *axes), itemsize)
-            for shape, axes in shapes_and_axes
-        ]
-    return arrays
+            arrays += [((spec.size,), ("norm",), 4)] * (1 + spec.shift)
+    return [
+        Array(times + shape, ("layers", "layers", *axes), itemsize)
+        for shape, axes, itemsize in arrays
+    ]
 
 
 def banks(c: ModelConfig) -> list[Array]:
@@ -97,14 +92,15 @@ def banks(c: ModelConfig) -> list[Array]:
     ]
 
 
-def lookups(c: ModelConfig) -> list[Array]:
-    """Return the float32 embeddings, of which every device needs complete rows."""
-    token = Array((c.vocab_size, c.d_model), ("vocab", "embed"), 4)
-    position = Array((c.max_len, c.d_model), ("position", "embed"), 4)
-    return [token] + [position] * BLOCKS[c.block].learned_positions
+def outer(c: ModelConfig) -> list[Array]:
+    """Return embeddings and an untied head, in float32.
 
-
-def unembedding(c: ModelConfig) -> Array:
-    """Return the unembedding matrix in the compute dtype."""
-    itemsize = jnp.dtype(c.dtype).itemsize
-    return Array((c.d_model, c.vocab_size), ("embed", "vocab"), itemsize)
+    Of embeddings, every device needs complete rows.
+    """
+    block = BLOCKS[c.block]
+    arrays = [Array((c.vocab_size, c.d_model), ("vocab", "embed"), 4)]
+    if block.learned_positions:
+        arrays.append(Array((c.max_len, c.d_model), ("position", "embed"), 4))
+    if not block.tied_head(c):
+        arrays.append(Array((c.d_model, c.vocab_size), ("embed", "vocab"), 4))
+    return arrays
