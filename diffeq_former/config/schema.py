@@ -80,8 +80,7 @@ class ModelConfig:
     generate_weights: Literal["tabulated", "per_step"] = "tabulated"
     # Dtype of activations and generated weights; parameters are float32.
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    # Dtype in which devices add up gradients of linear maps and embeddings.
-    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"  # sums of gradients
     norm_eps: Positive = 1e-5  # epsilon added to the variance in norms
     rope_base: Positive = 10000.0  # llama: the lowest frequency is about 1 / rope_base
     # llama: extension to longer sequences than in pretraining, see models/positions.py.
@@ -228,8 +227,7 @@ class TrainingConfig:
     eval_every: Count = 1000  # steps between evaluations on the validation split
     checkpoint_every: Count = 1000  # steps between checkpoints
     keep_latest: Count = 2  # number of latest checkpoints to retain
-    # Number of best checkpoints to retain, by validation loss.
-    keep_best: CountOrZero = 1
+    keep_best: CountOrZero = 1  # number of best ones to retain, by validation loss
     sample_every: CountOrZero = 0  # steps between generated samples; 0: none
     sample_prompt: str = "The"  # prompt of the generated samples
 

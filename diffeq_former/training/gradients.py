@@ -4,7 +4,8 @@ The loss of a batch depends on the weight source only through the table of gener
 weights. So the source is evaluated once, micro-batches are differentiated with
 respect to the table, and the summed gradient is pulled back through the source once.
 Each device sums the gradients of its own sequences; the sums are reduced across
-devices once, at the end.
+devices once, at the end. Without micro-batches, the gradients of a step's weights are
+reduced while the backward pass goes on.
 
 Shape suffixes: B batch, L length, D width, V vocabulary, M micro-batches, N shards of
 the batch axis.
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from diffeq_former.config import Config
+from diffeq_former.config import Config, ModelConfig
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.loss import NO_TARGET, cross_entropy_objective
@@ -75,18 +76,7 @@ def loss_and_gradients(
         gradients, sums = jax.grad(objective, has_aux=True)(variables)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
-    num_micro_batches = batches_MBL["inputs"].shape[0]
-    if num_micro_batches == 1:
-        batch_BL = jax.tree.map(lambda x_MBL: x_MBL[0], batches_MBL)
-        sums, gradients = sums_and_gradients(batch_BL)
-    elif config.model.generate_weights == "per_step":
-        # Here the gradients are those of the banks: too large for one sum per shard.
-        sums, gradients = _sum_over(sums_and_gradients, batches_MBL)
-    else:
-        split_MNBL = jax.tree.map(jax.vmap(split_by_shard), batches_MBL)
-        sums_N, gradients_N = _sum_over(map_shards(sums_and_gradients), split_MNBL)
-        sums = sum_over_shards(sums_N, jnp.float32)
-        gradients = sum_over_shards(gradients_N, config.model.reduce_dtype)
+    sums, gradients = _sum_of_batch(config.model, sums_and_gradients, batches_MBL)
     tokens = sums["tokens"]
     losses = {
         "loss": sums["loss"] / tokens,
@@ -196,6 +186,19 @@ def _objective(
     if c.transport_cost:
         objective += c.transport_cost * sums["transport_cost"]
     return objective, sums
+
+
+def _sum_of_batch(c: ModelConfig, function: Callable, batches_MBL: dict):
+    """Return the sum over micro-batches of function(batch_BL) -> (sums, gradients)."""
+    if len(batches_MBL["inputs"]) == 1:
+        return function(jax.tree.map(lambda x_MBL: x_MBL[0], batches_MBL))
+    if c.generate_weights == "per_step":
+        # Here the gradients are those of the banks: too large for one sum per shard.
+        return _sum_over(function, batches_MBL)
+    split_MNBL = jax.tree.map(jax.vmap(split_by_shard), batches_MBL)
+    sums_N, gradients_N = _sum_over(map_shards(function), split_MNBL)
+    gradients = sum_over_shards(gradients_N, c.reduce_dtype)
+    return sum_over_shards(sums_N, jnp.float32), gradients
 
 
 def _sum_over(function, batches_MBL: dict):
