@@ -19,7 +19,7 @@ _BRANCHES = re.compile(
 _NAME = re.compile(r"%([\w.\-]+)")
 _CONDITION = re.compile(r"condition=%([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_CONSTANT = re.compile(r" s32\[\]\S* constant\((\d+)\)")
+_CONSTANT = re.compile(r" [su]32\[\]\S* constant\((\d+)\)")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 
 
