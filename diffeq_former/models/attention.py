@@ -72,7 +72,7 @@ class Attend(nn.Module):
         )
         mask_BLL = jnp.tril(jnp.ones((L, L), bool))[None]
         if segments_BL is not None:
-            mask_BLL = mask_BLL & same_document(segments_BL)
+            mask_BLL = mask_BLL & same_document(segments_BL, segments_BL)
         scores = jnp.where(mask_BLL[:, None, None], scores * H**-0.5, -jnp.inf)
         weights = jax.nn.softmax(scores).astype(v_BLKH.dtype)
         weights = Dropout(self.config.attention_dropout)(weights, sequences_B)

@@ -13,7 +13,15 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.blockwise_attention import blockwise
-from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
+from diffeq_former.models.partition import (
+    KEYS,
+    QUERIES,
+    SEGMENTS,
+    num_shards,
+    shard_index,
+    shard_map_kernel,
+    sharding_of,
+)
 from diffeq_former.models.remat import ATTENTION_OUTPUT, named, recomputed
 
 
@@ -64,18 +72,20 @@ def _unmet_requirement(
     """Return a message on the first unmet requirement of a kernel, or ""."""
     if kernel == "xla":
         return ""
-    common = [
-        (not c.attention_dropout, "model.attention_dropout=0", c.attention_dropout),
-        (sequence_shards == 1, "mesh.sequence=1", sequence_shards),
-    ]
-    own = _REQUIREMENTS[kernel](c, hardware, seq_len)
-    for is_met, needed, found in [*own, *common]:
+    dropout = c.attention_dropout
+    common = (not dropout, "model.attention_dropout=0", dropout)
+    own = _REQUIREMENTS[kernel](c, hardware, seq_len, sequence_shards)
+    for is_met, needed, found in [*own, common]:
         if not is_met:
             return f"needs {needed}, not {found}"
     return ""
 
 
-def _cudnn_requirements(c: ModelConfig, hardware: Hardware, _) -> Iterator[tuple]:
+def _blockwise_requirements(_, __, ___, sequence_shards: int) -> Iterator[tuple]:
+    yield sequence_shards == 1, "mesh.sequence=1", sequence_shards
+
+
+def _cudnn_requirements(c: ModelConfig, hardware: Hardware, *_) -> Iterator[tuple]:
     """The requirements that XLA checks before it calls cuDNN for causal attention."""
     widest = 256 if hardware.capability >= (9, 0) else 128
     version = "{}.{}".format(*hardware.capability)
@@ -85,74 +95,59 @@ def _cudnn_requirements(c: ModelConfig, hardware: Hardware, _) -> Iterator[tuple
     yield hardware.capability >= (8, 0), "compute capability 8.0", version
     yield c.dtype == "bfloat16", "model.dtype=bfloat16", c.dtype
     yield fits, heads, c.head_dim
-    # Its masks are dense and get gradients, which costs more than the kernel saves.
-    yield not c.document_masking, "model.document_masking=False", c.document_masking
 
 
-def _splash_requirements(c: ModelConfig, hardware: Hardware, L: int) -> Iterator[tuple]:
+def _splash_requirements(
+    c: ModelConfig, hardware: Hardware, L: int, sequence_shards: int
+) -> Iterator[tuple]:
+    queries = L / sequence_shards
     heads = f"d_model / num_heads a multiple of {_LANES // 2}"
     yield hardware.platform == "tpu", "a TPU", hardware.platform
-    yield L % _LANES == 0, f"sequences of a multiple of {_LANES} tokens", L
+    yield queries % _LANES == 0, f"a multiple of {_LANES} tokens per device", queries
     yield c.head_dim % (_LANES // 2) == 0, heads, c.head_dim
 
 
 _LANES = 128  # lanes of a TPU's vector registers
 _FUSED = {"cpu": "blockwise", "cuda": "cudnn", "tpu": "splash"}
 _REQUIREMENTS = {
-    "blockwise": lambda *_: (),
+    "blockwise": _blockwise_requirements,
     "cudnn": _cudnn_requirements,
     "splash": _splash_requirements,
 }
 
 
-def same_document(segments_BL: jax.Array) -> jax.Array:
-    """Return a mask [B, L, L] of the pairs of positions in the same document."""
-    return segments_BL[:, :, None] == segments_BL[:, None, :]
+def same_document(segments_BL: jax.Array, segments_BS: jax.Array) -> jax.Array:
+    """Return a mask [B, L, S] of the pairs of positions in the same document."""
+    return segments_BL[:, :, None] == segments_BS[:, None, :]
 
 
-def _xla(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
-    mask_B1LL = None if segments_BL is None else same_document(segments_BL)[:, None]
-    o_BLNH = jax.nn.dot_product_attention(
-        *(q_BLNH, k_BLKH, v_BLKH),
-        mask=mask_B1LL,
-        is_causal=True,
-        implementation="xla",
-    )
-    return named(ATTENTION_OUTPUT, o_BLNH)
+def _from_library(implementation: str, q_BLNH, k_BSKH, v_BSKH, segments_BS):
+    """Call `jax.nn.dot_product_attention` for each device's own queries.
 
+    Causality is a part of the mask only if these begin elsewhere than the keys. A mask
+    is the same for all heads.
+    """
 
-def _cudnn(q_BLNH, k_BLKH, v_BLKH, _) -> jax.Array:
-    def attend(q_BLNH, k_BLKH, v_BLKH):
+    def attend(q_BLNH, k_BSKH, v_BSKH, segments_BL, segments_BS):
+        L, S = q_BLNH.shape[1], k_BSKH.shape[1]
+        mask_BLS = None
+        if segments_BS is not None:
+            mask_BLS = same_document(segments_BL, segments_BS)
+        if L < S:
+            queries_L = L * shard_index("length") + jnp.arange(L)
+            before_LS = queries_L[:, None] >= jnp.arange(S)[None]
+            mask_BLS = before_LS[None] if mask_BLS is None else mask_BLS & before_LS
         return jax.nn.dot_product_attention(
-            q_BLNH, k_BLKH, v_BLKH, is_causal=True, implementation="cudnn"
+            *(q_BLNH, k_BSKH, v_BSKH),
+            mask=None if mask_BLS is None else mask_BLS[:, None],
+            is_causal=L == S,
+            implementation=implementation,
         )
 
-    attend = shard_map_kernel(attend, (QUERIES, KEYS, KEYS), QUERIES)
-    return named(ATTENTION_OUTPUT, attend(q_BLNH, k_BLKH, v_BLKH))
-
-
-def _splash(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
-    sharded = shard_map_kernel(splash, (QUERIES, KEYS, KEYS, SEGMENTS), QUERIES)
-    heads = [x.shape[2:] for x in (q_BLNH, k_BLKH, v_BLKH)]
-
-    @functools.partial(recomputed, policy="save_attention")
-    def attend(segments_BL, *flat):
-        split = (
-            x.reshape(*x.shape[:2], *shape)
-            for x, shape in zip(flat, heads, strict=True)
-        )
-        return sharded(*split, segments_BL)
-
-    # The backward pass finds heads side by side: of a saved array, a TPU pads the last
-    # axis to a multiple of its lanes, which would double heads of 64.
-    flat = (x.reshape(*x.shape[:2], -1) for x in (q_BLNH, k_BLKH, v_BLKH))
-    return attend(segments_BL, *flat)
-
-
-# Functions (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH of causal attention
-# within documents. Each names ATTENTION_OUTPUT what its backward pass needs beside its
-# arguments, as far as it can; all but xla never hold the whole score matrix.
-KERNELS = {"xla": _xla, "blockwise": blockwise, "cudnn": _cudnn, "splash": _splash}
+    axes = (QUERIES, KEYS, KEYS, ("batch", "length"), SEGMENTS)
+    attend = shard_map_kernel(attend, axes, QUERIES)
+    o_BLNH = attend(q_BLNH, k_BSKH, v_BSKH, segments_BS, segments_BS)
+    return named(ATTENTION_OUTPUT, o_BLNH)
 
 
 def splash(
@@ -163,30 +158,72 @@ def splash(
     interpret: bool = False,
 ) -> jax.Array:
     """Call JAX's splash attention for TPUs; `interpret` emulates it on any device."""
+    kernel, spec = _splash_kernel(q_BLNH.shape, interpret)
+    heads = [x.shape[2:] for x in (q_BLNH, k_BLKH, v_BLKH)]
+
+    def of_device(kernel, q_BLNH, k_BSKH, v_BSKH, segments_BL, segments_BS):
+        segments = None
+        if segments_BL is not None:
+            from jax.experimental.pallas.ops.tpu import splash_attention
+
+            segments = splash_attention.SegmentIds(segments_BL, segments_BS)
+        scale = jnp.float32(q_BLNH.shape[-1] ** -0.5)
+        scaled_BLNH = (q_BLNH * scale).astype(q_BLNH.dtype)
+        inputs = (jnp.swapaxes(x, 1, 2) for x in (scaled_BLNH, k_BSKH, v_BSKH))
+        return jnp.swapaxes(jax.vmap(kernel)(*inputs, segments), 1, 2)
+
+    axes = (spec, QUERIES, KEYS, KEYS, ("batch", "length"), SEGMENTS)
+    sharded = shard_map_kernel(of_device, axes, QUERIES)
+
+    @functools.partial(recomputed, policy="save_attention")
+    def attend(*flat):
+        split = (
+            x.reshape(*x.shape[:2], *shape)
+            for x, shape in zip(flat, heads, strict=True)
+        )
+        return sharded(kernel, *split, segments_BL, segments_BL)
+
+    # The backward pass finds heads side by side: of a saved array, a TPU pads the last
+    # axis to a multiple of its lanes, which would double heads of 64.
+    return attend(*(x.reshape(*x.shape[:2], -1) for x in (q_BLNH, k_BLKH, v_BLKH)))
+
+
+def _splash_kernel(shape_BLNH: tuple[int, ...], interpret: bool):
+    """Return the kernel of one device's heads and all its shards of a sequence.
+
+    Its arrays say which blocks of queries see which blocks of keys; the second result
+    is their sharding.
+    """
     # Import here, because importing Pallas is slow.
     from jax.experimental.pallas.ops.tpu import splash_attention
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel,
     )
 
-    _, L, N, H = q_BLNH.shape
-    block = next(size for size in (4 * _LANES, 2 * _LANES, _LANES) if L % size == 0)
+    _, L, N, _ = shape_BLNH
+    shards, heads = num_shards("length"), N // num_shards("heads")
+    sizes = (4 * _LANES, 2 * _LANES, _LANES)
+    block = next(size for size in sizes if L // shards % size == 0)
     forward = ("block_q", "block_kv", "block_kv_compute")
     back = ("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute")
     names = (*forward, *back, "block_q_dq", "block_kv_dq")
     kernel = splash_attention.make_splash_mha(
-        splash_attention.MultiHeadMask([splash_attention.CausalMask((L, L))] * N),
+        splash_attention.MultiHeadMask([splash_attention.CausalMask((L, L))] * heads),
         block_sizes=splash_attention_kernel.BlockSizes(**dict.fromkeys(names, block)),
         head_shards=1,
-        q_seq_shards=1,
+        q_seq_shards=shards,
         interpret=interpret,
         residual_checkpoint_name=ATTENTION_OUTPUT,
     )
-    segments = None
-    if segments_BL is not None:
-        segments = splash_attention.SegmentIds(segments_BL, segments_BL)
-    scaled_BLNH = (q_BLNH * jnp.float32(H**-0.5)).astype(q_BLNH.dtype)
-    q_BNLH, k_BKLH, v_BKLH = (
-        jnp.swapaxes(x, 1, 2) for x in (scaled_BLNH, k_BLKH, v_BLKH)
-    )
-    return jnp.swapaxes(jax.vmap(kernel)(q_BNLH, k_BKLH, v_BKLH, segments), 1, 2)
+    return kernel, kernel.manual_sharding_spec(sharding_of(None, "length"))
+
+
+# Functions (q_BLNH, k_BLKH, v_BLKH, segments_BL or None) -> o_BLNH of causal attention
+# within documents. Each names ATTENTION_OUTPUT what its backward pass needs beside its
+# arguments, as far as it can; all but xla never hold the whole score matrix.
+KERNELS = {
+    "xla": functools.partial(_from_library, "xla"),
+    "blockwise": blockwise,
+    "cudnn": functools.partial(_from_library, "cudnn"),
+    "splash": splash,
+}

@@ -38,6 +38,18 @@ def num_shards(name: str) -> int:
     return math.prod(sizes[axis] for axis in _mesh_axes(name))
 
 
+def shard_index(name: str) -> jax.Array | int:
+    """Return the number of the shard, within a function of `shard_map_kernel`."""
+    axes = _mesh_axes(name)
+    return jax.lax.axis_index(axes) if axes else 0
+
+
+def sharding_of(*names: str | None) -> jax.sharding.NamedSharding:
+    """Return the sharding of an array with these logical axes on the current mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return jax.sharding.NamedSharding(mesh, nn.logical_to_mesh_axes(names))
+
+
 def shard_map_kernel(
     function: Callable, axes: tuple[tuple, ...], result_axes: tuple[str | None, ...]
 ) -> Callable:
@@ -48,14 +60,17 @@ def shard_map_kernel(
 
     Args:
       function: Takes arrays (or None) and returns one array.
-      axes: The logical axes of each argument.
+      axes: The logical axes of each argument, or a tree of partition specs.
       result_axes: The logical axes of the result.
     """
     if not nn.get_logical_axis_rules():
         return function
     return jax.shard_map(
         function,
-        in_specs=tuple(nn.logical_to_mesh_axes(names) for names in axes),
+        in_specs=tuple(
+            nn.logical_to_mesh_axes(names) if isinstance(names, tuple) else names
+            for names in axes
+        ),
         out_specs=nn.logical_to_mesh_axes(result_axes),
         check_vma=False,  # kernels do not annotate how their results vary
     )

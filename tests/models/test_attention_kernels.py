@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 import types
 
@@ -23,7 +24,6 @@ from diffeq_former.models.attention_kernels import (
     describe,
     splash,
 )
-from diffeq_former.models.partition import KEYS, QUERIES, SEGMENTS, shard_map_kernel
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
@@ -55,14 +55,15 @@ CHOICES = [
     (AMPERE, WIDE_HEADS, 1, "xla"),
     (HOPPER, {"num_heads": 64, "num_kv_heads": 64}, 1, "xla"),
     (HOPPER, {"dtype": "float32"}, 1, "xla"),
-    (HOPPER, {"document_masking": True}, 1, "xla"),
+    (HOPPER, {"document_masking": True}, 1, "cudnn"),
     (HOPPER, {"attention_dropout": 0.1}, 1, "xla"),
-    (HOPPER, {}, 2, "xla"),
+    (HOPPER, {}, 2, "cudnn"),
     (TPU, {}, 1, "splash"),
     (TPU, {"dtype": "float32"}, 1, "splash"),
     (TPU, {"document_masking": True}, 1, "splash"),
     (TPU, {"num_heads": 8}, 1, "xla"),
     (TPU, {"attention_dropout": 0.1}, 1, "xla"),
+    (TPU, {}, 3, "splash"),
     (TPU, {}, 2, "xla"),
 ]
 
@@ -93,9 +94,9 @@ def test_the_choice(hardware, changes, shares, expected):
 
 def test_splash_takes_whole_blocks_of_tokens():
     assert choose(BASE, TPU, 192, 1) == "xla"
-    assert "needs sequences of a multiple of 128 tokens, not 192" in describe(
-        BASE, TPU, 192, 1
-    )
+    assert choose(BASE, TPU, L, 2) == "xla"
+    told = "needs a multiple of 128 tokens per device, not 192"
+    assert told in describe(BASE, TPU, 192, 1) and told in describe(BASE, TPU, L, 2)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,7 @@ def test_a_gpu_is_known_by_its_compute_capability(version, expected):
 
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+SEQUENCE_MESH = {"fsdp": 2, "sequence": 3}
 
 
 def on_a_mesh(*values):
@@ -167,7 +169,7 @@ def value_and_gradients(attend, documents, **mesh):
         gradient = jax.grad(objective, argnums=(0, 1, 2), has_aux=True)
         if not mesh:
             return jax.jit(gradient)(q, k, v)
-        with layout(mesh_of(8, **mesh)):
+        with layout(mesh_of(math.prod(mesh.values()), **mesh)):
             return jax.jit(gradient)(q, k, v)
 
 
@@ -176,23 +178,30 @@ def value_and_gradients(attend, documents, **mesh):
     [
         (False, {}),
         on_a_mesh(True, MESH),
+        on_a_mesh(True, SEQUENCE_MESH),
         slow(pytest.param(True, {})),
         slow(on_a_mesh(False, MESH)),
     ],
 )
 def test_splash_is_attention(documents, mesh):
-    """Interpreted; grouped heads; on a mesh by each device for its rows and heads."""
-    interpreted = functools.partial(splash, interpret=True)
-    axes = (QUERIES, KEYS, KEYS, SEGMENTS)
-
-    def attend(*arguments):
-        return shard_map_kernel(interpreted, axes, QUERIES)(*arguments)
-
+    """Interpreted; grouped heads; on a mesh by each device for its part."""
+    attend = functools.partial(splash, interpret=True)
     gradients, o = value_and_gradients(attend, documents, **mesh)
     expected_gradients, expected = value_and_gradients(KERNELS["xla"], documents)
     np.testing.assert_allclose(o, expected, rtol=0, atol=1e-5)
     for found, wanted in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
+
+
+@pytest.mark.mesh
+@pytest.mark.parametrize("documents", [False, True])
+def test_devices_attend_from_their_part_of_a_sequence(documents):
+    """The code that calls cuDNN, too."""
+    mesh = {"sequence": 4, "tensor": 2}
+    found = value_and_gradients(KERNELS["xla"], documents, **mesh)
+    wanted = value_and_gradients(KERNELS["xla"], documents)
+    near = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
+    jax.tree.map(near, found, wanted)
 
 
 @pytest.mark.parametrize("length", [L, 50, 3])
@@ -224,18 +233,23 @@ def test_attention_in_blocks_is_attention(documents, length, x64):
 
 
 SCORES = r"dot_general [^\n]*-> tensor<[\dx]*384x384x(?:f32|bf16)>"
-SEQUENCE_MESH = {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}
 DOCUMENTS = {"document_masking": True, "end_of_text": 0}
 PROGRAMS = [
     slow(on_a_mesh(CPU, {}, MESH, 1, "blockwise")),
     (HOPPER, {}, {}, 1, "cudnn"),
     on_a_mesh(HOPPER, {}, MESH, 2, "cudnn"),
-    (HOPPER, DOCUMENTS, {}, 1, "xla"),
+    (HOPPER, DOCUMENTS, {}, 1, "cudnn with a mask"),
+    on_a_mesh(HOPPER, DOCUMENTS, SEQUENCE_MESH, 1, "cudnn with a mask"),
+    (HOPPER, {"dtype": "float32"}, {}, 1, "xla"),
     slow(pytest.param(TPU, {}, {}, 1, "splash")),
     on_a_mesh(TPU, DOCUMENTS, MESH, 2, "splash"),
-    on_a_mesh(TPU, {}, SEQUENCE_MESH, 1, "xla"),
+    on_a_mesh(TPU, {}, SEQUENCE_MESH, 1, "splash"),
 ]
-CALL = {"cudnn": "__cudnn$fmhaSoftmax", "splash": "tpu_custom_call"}
+CALL = {
+    "cudnn": "__cudnn$fmhaSoftmax",
+    "cudnn with a mask": "__cudnn$fmhaScaleBiasSoftmax",
+    "splash": "tpu_custom_call",
+}
 
 
 @pytest.mark.parametrize("hardware, changes, axes, M, kernel", PROGRAMS, ids=str)
@@ -247,8 +261,9 @@ def test_the_lowered_step_calls_the_kernel(
     monkeypatch.setattr(
         fused_attention_stablehlo, "check_cudnn_version", lambda: 91000
     )  # cuDNN is not installed here
-    mesh, rows = mesh_of(8 if axes else 1, **axes), 16
+    mesh, rows = mesh_of(math.prod(axes.values()), **axes), 16
     shares = mesh.shape["data"] * mesh.shape["fsdp"]
+    queries = L // mesh.shape["sequence"]
     config = Config(
         model=dataclasses.replace(BASE, num_layers=2, remat="full", **changes),
         training=TrainingConfig(
@@ -267,7 +282,9 @@ def test_the_lowered_step_calls_the_kernel(
     assert calls == ({CALL[kernel]} if kernel in CALL else set())
     assert bool(re.search(SCORES, program)) == (kernel == "xla")
     if kernel in CALL:
-        of_device = f"{rows // shares // M}x{4 // mesh.shape['tensor']}x{L}x64xbf16"
+        of_device = (
+            f"{rows // shares // M}x{4 // mesh.shape['tensor']}x{queries}x64xbf16"
+        )
         lines = [line for line in program.splitlines() if f"@{CALL[kernel]}(" in line]
         assert lines and all(f"tensor<{of_device}>" in line for line in lines)
     if kernel == "cudnn":
