@@ -124,22 +124,23 @@ def same_document(segments_BL: jax.Array, segments_BS: jax.Array) -> jax.Array:
 def _from_library(implementation: str, q_BLNH, k_BSKH, v_BSKH, segments_BS):
     """Call `jax.nn.dot_product_attention` for each device's own queries.
 
-    Causality is a part of the mask only if these begin elsewhere than the keys. A mask
-    is the same for all heads.
+    Causality is a part of the mask only if these begin elsewhere than the keys.
     """
 
     def attend(q_BLNH, k_BSKH, v_BSKH, segments_BL, segments_BS):
-        L, S = q_BLNH.shape[1], k_BSKH.shape[1]
-        mask_BLS = None
-        if segments_BS is not None:
-            mask_BLS = same_document(segments_BL, segments_BS)
+        (B, L, N, _), S = q_BLNH.shape, k_BSKH.shape[1]
+        masks = []
         if L < S:
             queries_L = L * shard_index("length") + jnp.arange(L)
             before_LS = queries_L[:, None] >= jnp.arange(S)[None]
-            mask_BLS = before_LS[None] if mask_BLS is None else mask_BLS & before_LS
+            masks.append(before_LS[None, None])
+        if segments_BS is not None:
+            same_BLS = same_document(segments_BL, segments_BS)
+            # The call of cuDNN can be mapped only with a mask for each head.
+            masks.append(jnp.broadcast_to(same_BLS[:, None], (B, N, L, S)))
         return jax.nn.dot_product_attention(
             *(q_BLNH, k_BSKH, v_BSKH),
-            mask=None if mask_BLS is None else mask_BLS[:, None],
+            mask=functools.reduce(jnp.logical_and, masks) if masks else None,
             is_causal=L == S,
             implementation=implementation,
         )
