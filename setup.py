@@ -29,6 +29,7 @@ REQUIREMENTS = [
     "tqdm>=4.66,<5",
 ]
 
+QUANTIZED = ["qwix>=0.1.8,<0.2"]
 PLOT = ["matplotlib>=3.9,<4"]
 SERVE = ["pydantic>=2.12,<3", "starlette>=1,<2", "uvicorn>=0.38,<0.55"]
 
@@ -39,6 +40,7 @@ EXTRAS = {
     # Compilers for TPUs and NVIDIA GPUs, on machines that have neither.
     "plan-tpu": ["jax[tpu]"],
     "plan-gpu": ["jax[cuda13-local]", "nvidia-cuda-nvcc>=13,<14", "nvidia-cudnn-cu13"],
+    "quantized": QUANTIZED,
     "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
     "plot": PLOT,
     "serve": SERVE,
@@ -47,6 +49,7 @@ EXTRAS = {
     "test": [
         *PLOT,
         *SERVE,
+        *QUANTIZED,
         "hypothesis>=6.150,<7",
         "openai>=3,<4",
         "pytest>=9,<10",

@@ -58,8 +58,7 @@ class ModelConfig:
     num_layers: NumSteps = 12  # solver steps over the depth interval
     d_model: Count = 768  # width of the hidden state
     num_heads: Count = 12  # attention heads, each of size d_model / num_heads
-    # llama: fewer for grouped-query attention; 0: num_heads.
-    num_kv_heads: CountOrZero = 0
+    num_kv_heads: CountOrZero = 0  # llama: for grouped-query attention; 0: num_heads
     d_ff: CountOrZero = 0  # hidden width of the feed-forward term; 0: 4 * d_model
     vocab_size: Count = 50257  # number of token ids; default: GPT-2's tokenizer
     max_len: Count = 1024  # longest sequence, in tokens
@@ -80,6 +79,8 @@ class ModelConfig:
     generate_weights: Literal["tabulated", "per_step"] = "tabulated"
     # Dtype of activations and generated weights; parameters are float32.
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    # Of products in training: the compute dtype, or 8 bits, see models/linear.py.
+    matmul_precision: Literal["default", "int8", "fp8"] = "default"
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"  # sums of gradients
     norm_eps: Positive = 1e-5  # epsilon added to the variance in norms
     rope_base: Positive = 10000.0  # llama: the lowest frequency is about 1 / rope_base
@@ -214,8 +215,7 @@ class TrainingConfig:
     loss_chunk: Count = 256  # positions per sequence whose logits are in memory at once
     z_loss: NonNegative = 0.0  # weight of log(Z)^2 in the loss
     # Weights of regularisers in the loss; both are logged as metrics also at weight 0.
-    # Of |dx/dt|^2 over depth, see models/transport.py.
-    transport_cost: NonNegative = 0.0
+    transport_cost: NonNegative = 0.0  # of |dx/dt|^2 over depth, models/transport.py
     smoothness: NonNegative = 0.0  # of |dW/dt|^2 over depth, see training/smoothness.py
     # Consecutive steps with a non-finite loss or gradient, or a loss spike, after which
     # training counts as diverged.

@@ -10,6 +10,7 @@ from ml_collections import config_flags
 from diffeq_former.config import ModelConfig, TrainingConfig, default_config, resolve
 from diffeq_former.models.attention_kernels import KERNELS
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.linear import RECIPES
 from diffeq_former.models.positions import ROPE_SCALINGS
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.weight_sources import SOURCES
@@ -26,6 +27,7 @@ def test_members_are_those_of_the_registries():
         "remat": POLICIES,
         "rope_scaling": ROPE_SCALINGS,
         "attention_implementation": {"auto", *KERNELS},
+        "matmul_precision": set(RECIPES),
     }
     hints = typing.get_type_hints(ModelConfig)
     for field, registry in registries.items():
