@@ -121,8 +121,27 @@ def same_document(segments_BL: jax.Array, segments_BS: jax.Array) -> jax.Array:
     return segments_BL[:, :, None] == segments_BS[:, None, :]
 
 
-def _from_library(implementation: str, q_BLNH, k_BSKH, v_BSKH, segments_BS):
-    """Call `jax.nn.dot_product_attention` for each device's own queries.
+def _xla(q_BLNH, k_BLKH, v_BLKH, segments_BL) -> jax.Array:
+    mask_B1LL = None
+    if segments_BL is not None:
+        mask_B1LL = same_document(segments_BL, segments_BL)[:, None]
+    o_BLNH = jax.nn.dot_product_attention(
+        *(q_BLNH, k_BLKH, v_BLKH),
+        mask=mask_B1LL,
+        is_causal=True,
+        implementation="xla",
+    )
+    return named(ATTENTION_OUTPUT, o_BLNH)
+
+
+def cudnn(
+    q_BLNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    segments_BS: jax.Array | None,
+    implementation: str = "cudnn",
+) -> jax.Array:
+    """Call cuDNN, or another implementation in JAX, for each device's own queries.
 
     Causality is a part of the mask only if these begin elsewhere than the keys.
     """
@@ -223,8 +242,8 @@ def _splash_kernel(shape_BLNH: tuple[int, ...], interpret: bool):
 # within documents. Each names ATTENTION_OUTPUT what its backward pass needs beside its
 # arguments, as far as it can; all but xla never hold the whole score matrix.
 KERNELS = {
-    "xla": functools.partial(_from_library, "xla"),
+    "xla": _xla,
     "blockwise": blockwise,
-    "cudnn": functools.partial(_from_library, "cudnn"),
+    "cudnn": cudnn,
     "splash": splash,
 }

@@ -21,6 +21,7 @@ from diffeq_former.models.attention import Attend
 from diffeq_former.models.attention_kernels import (
     KERNELS,
     choose,
+    cudnn,
     describe,
     splash,
 )
@@ -196,9 +197,9 @@ def test_splash_is_attention(documents, mesh):
 @pytest.mark.mesh
 @pytest.mark.parametrize("documents", [False, True])
 def test_devices_attend_from_their_part_of_a_sequence(documents):
-    """The code that calls cuDNN, too."""
-    mesh = {"sequence": 4, "tensor": 2}
-    found = value_and_gradients(KERNELS["xla"], documents, **mesh)
+    """What cuDNN is given, given to another implementation."""
+    attend = functools.partial(cudnn, implementation="xla")
+    found = value_and_gradients(attend, documents, sequence=4, tensor=2)
     wanted = value_and_gradients(KERNELS["xla"], documents)
     near = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
     jax.tree.map(near, found, wanted)
