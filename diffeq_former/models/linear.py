@@ -104,9 +104,10 @@ def _backward(reduce_dtype, recipe: _Recipe, num_inputs: int, saved, dy):
     if not recipe.for_kernel_gradients:
         dtypes = (None, None)
     reduced = jnp.promote_types(dy.dtype, reduce_dtype)
-    if x.size <= dy.size:
+    # CPUs transpose the first factor, but not of bfloat16 for a sum in float32.
+    if x.size <= dy.size or reduced != dy.dtype:
         dkernel = _product(x, dy, (batch, batch), dtypes[::-1], reduced)
-    else:  # CPUs transpose the first factor.
+    else:
         order = (*range(num_outputs, kernel.ndim), *range(num_outputs))
         dkernel = _product(dy, x, (batch, batch), dtypes, reduced).transpose(order)
     dbias = None if bias is None else dy.sum(batch, dtype=reduced).astype(bias.dtype)
