@@ -191,17 +191,17 @@ def _table(c: ModelConfig, sizes: Sizes) -> float:
 
 
 def _table_gradients(config: Config, sizes: Sizes) -> float:
-    """Return the bytes of the gradients of the table.
+    """Return the bytes of the gradients of the table, in the compute dtype.
 
-    They are in the compute dtype and not sharded over `fsdp`, as each batch shard has
-    its own. Gradient accumulation adds their float32 sum.
+    With gradient accumulation, each batch shard has its own, which are not sharded over
+    `fsdp`, and their float32 sum. Otherwise those of a step are reduced before those of
+    the next are computed.
     """
-    accumulated = micro_batches(config, sizes) > 1
-    whole = [
-        (array.num_bytes(sizes, {TENSOR}), array.itemsize)
-        for array in shapes.table(config.model)
-    ]
-    return sum(size * (1 + accumulated * 4 / itemsize) for size, itemsize in whole)
+    table = shapes.table(config.model)
+    if micro_batches(config, sizes) == 1:
+        return sum(array.num_bytes(sizes) for array in table)
+    whole = [(array.num_bytes(sizes, {TENSOR}), array.itemsize) for array in table]
+    return sum(size * (1 + 4 / itemsize) for size, itemsize in whole)
 
 
 def _embeddings(config: Config, sizes: Sizes) -> float:
