@@ -187,7 +187,7 @@ def _traffic(
     """Return the bytes that a step reads from and writes to device memory.
 
     Activations are written and read in the forward pass and, recomputed, in the
-    backward pass. Three arrays like the logits are written and read once. Each
+    backward pass. Two arrays like the logits are written and read once. Each
     micro-batch reads the table three times. Parameters and gradients are read and
     written twice, the optimizer state once.
     """

@@ -34,7 +34,7 @@ class Memory:
     embeddings: float  # gathered embeddings and unembedding, and their gradients
     saved_states: float  # what the remat policy saves for all solver steps
     one_step: float  # recomputed activations of one solver step
-    loss_chunk: float  # logits, their exponentials and their gradient
+    loss_chunk: float  # logits and their gradient
     batch: float
 
     @property
@@ -225,8 +225,8 @@ def _whole_keys(config: Config, sizes: Sizes, seq_len: int) -> float:
 
 
 def _loss_chunk(config: Config, sizes: Sizes, seq_len: int) -> float:
-    """Return the bytes of three float32 arrays like the logits of a chunk."""
+    """Return the bytes of two float32 arrays like the logits of a chunk."""
     c = config.training
     positions = min(c.loss_chunk, seq_len) / sizes[SEQUENCE]
     vocabulary = config.model.vocab_size / sizes[TENSOR]
-    return 3 * 4 * _sequences(config, sizes) * positions * vocabulary
+    return 2 * 4 * _sequences(config, sizes) * positions * vocabulary
