@@ -30,7 +30,7 @@ WITH_HF = tests/conversion/test_transformers.py tests/inference/test_harness.py 
     tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
     tests/tools/test_harness.py
 
-FOR_TARGETS = tests/planning tests/tools/test_plan.py
+FOR_TARGETS = tests/planning tests/tools/test_plan.py tests/launch/test_files.py
 
 EXAMPLES ?= 12
 FIRST_SEED ?= 0

@@ -36,12 +36,22 @@ on_all_hosts() {
     gcloud compute tpus tpu-vm ssh "$name" --zone="$zone" --worker=all --command="$1"
 }
 
+# Gathers of weights run beside products, instead of cutting these into pieces
+# (docs/performance.md).
+libtpu="--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"
+libtpu+=" --xla_enable_async_all_gather=true"
+libtpu+=" --xla_tpu_enable_async_collective_fusion=true"
+libtpu+=" --xla_tpu_enable_async_collective_fusion_fuse_all_gather=true"
+libtpu+=" --xla_tpu_enable_async_collective_fusion_multiple_steps=true"
+libtpu+=" --xla_tpu_overlap_compute_collective_tc=true"
+
 # On a host: ends what an attempt before may have left there, then trains.
 printf -v folder %q "${FOLDER:-diffeq_former}"
 printf -v flags ' %q' "$@"
 train="cd $folder || exit 2
 pkill -KILL -F train.pid -f diffeq_former.main 2> /dev/null
 echo \$\$ > train.pid
+export LIBTPU_INIT_ARGS='$libtpu'
 exec .venv/bin/python -u -m diffeq_former.main$flags"
 stop="pkill -TERM -F $folder/train.pid -f diffeq_former.main"
 

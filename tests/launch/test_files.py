@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from runs import ROOT
+from topologies import on_target
 
 LAUNCH = ROOT / "launch"
 SCRIPTS = [ROOT / ".ci" / "run", *sorted(LAUNCH.glob("*.s*"))]
@@ -39,11 +40,29 @@ def test_shellcheck(script):
 def test_flags_of_the_compiler_are_known_to_it():
     """An unknown one would end every process."""
     text = "".join(path.read_text() for path in sorted(LAUNCH.iterdir()))
-    flags = set(re.findall(r"--xla_\w+=\w+", text))
+    flags = set(re.findall(r"--xla_gpu_\w+=\w+", text))
     assert flags
     result = subprocess.run(
         [sys.executable, "-c", "import jax; jax.devices()"],
         env=os.environ | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("target", [on_target("tpu:v5e:2x2")])
+def test_flags_of_the_compiler_for_tpus_are_known_to_it(target):
+    flags = {
+        name: set(re.findall(r"--xla_(?!gpu)\w+=\w+", (LAUNCH / name).read_text()))
+        for name in ("tpu_pod.sh", "gke_jobset.yaml")
+    }
+    assert flags["tpu_pod.sh"] == flags["gke_jobset.yaml"] != set()
+    command = [sys.executable, ROOT / "tools" / "plan.py"]
+    command += [f"--config={ROOT}/configs/tiny.py", f"--target={target}"]
+    result = subprocess.run(
+        command,
+        env=os.environ | {"LIBTPU_INIT_ARGS": " ".join(flags["tpu_pod.sh"])},
         capture_output=True,
         text=True,
     )
