@@ -52,6 +52,7 @@ def linear(weights: dict, x: jax.Array, num_inputs: int = 1) -> jax.Array:
     y = apply(x, weights["kernel"], weights.get("bias"), num_inputs)
     if "lora_a" in weights:
         seen = weights["lora_dropout"](x) if "lora_dropout" in weights else x
+        apply = weights.get("apply_adapter", _apply)
         low_rank = apply(seen, weights["lora_a"], None, num_inputs)
         y = y + apply(low_rank, weights["lora_b"], None, 1)
     return y
@@ -61,12 +62,15 @@ def for_training(c: ModelConfig, weights: dict) -> dict:
     """Return a block's weights whose linear maps have the products of training.
 
     These have no forward-mode derivatives, for which the weights are taken as they are.
+    They compute gradients of kernels, so that they are not for those that are frozen
+    beside adapters.
     """
-    apply = functools.partial(
+    trained = functools.partial(
         _apply_in_training, jnp.dtype(c.reduce_dtype), RECIPES[c.matmul_precision]
     )
+    products = {"apply": _apply if c.lora_rank else trained, "apply_adapter": trained}
     return {
-        name: layer | ({"apply": apply} if "kernel" in layer else {})
+        name: layer | (products if "kernel" in layer else {})
         for name, layer in weights.items()
     }
 

@@ -144,8 +144,8 @@ def on_a_mesh(*values):
     return pytest.param(*values, marks=pytest.mark.mesh)
 
 
-def slow(parameters):
-    return pytest.param(*parameters.values, marks=[*parameters.marks, pytest.mark.slow])
+def slow(case):
+    return pytest.param(*case.values, marks=[*case.marks, pytest.mark.slow])
 
 
 def arguments(documents):
@@ -186,8 +186,8 @@ def value_and_gradients(attend, documents, **mesh):
 )
 def test_splash_is_attention(documents, mesh):
     """Interpreted; grouped heads; on a mesh by each device for its part."""
-    attend = functools.partial(splash, interpret=True)
-    gradients, o = value_and_gradients(attend, documents, **mesh)
+    interpreted = functools.partial(splash, interpret=True)
+    gradients, o = value_and_gradients(interpreted, documents, **mesh)
     expected_gradients, expected = value_and_gradients(KERNELS["xla"], documents)
     np.testing.assert_allclose(o, expected, rtol=0, atol=1e-5)
     for found, wanted in zip(gradients, expected_gradients, strict=True):
@@ -260,9 +260,8 @@ def test_the_lowered_step_calls_the_kernel(
 ):
     """For another machine than this; with accumulation, on a mesh by each device."""
     monkeypatch.setattr("diffeq_former.training.step.mesh_hardware", lambda _: hardware)
-    monkeypatch.setattr(
-        fused_attention_stablehlo, "check_cudnn_version", lambda: 91000
-    )  # cuDNN is not installed here
+    cudnn_version = lambda: 91000  # noqa: E731 - it is not installed here
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", cudnn_version)
     mesh, rows = mesh_of(math.prod(axes.values()), **axes), 16
     shares = mesh.shape["data"] * mesh.shape["fsdp"]
     queries = L // mesh.shape["sequence"]
