@@ -49,7 +49,8 @@ TESTS = {
     "models/block.py": MODEL,
     "models/blockwise_attention.py": "tests/models/test_attention_kernels.py",
     "models/dropout.py": (
-        "tests/models/test_attention.py tests/training/test_gradients.py"
+        "tests/models/test_dropout.py tests/models/test_attention.py"
+        " tests/training/test_gradients.py"
     ),
     "models/embedding.py": (f"tests/models/test_attention.py {MODEL} {AUTHORS} {STEP}"),
     "models/gpt.py": f"{START} {MODEL} {AUTHORS}",
@@ -58,6 +59,10 @@ TESTS = {
         f"tests/models/test_hypernetwork.py {AUTHORS} {START} {MODEL}"
     ),
     "models/init_scale.py": f"{START} tests/models/test_plain_transformers.py",
+    "models/linear.py": (
+        "tests/models/test_linear.py tests/models/test_lora.py"
+        " tests/training/test_trainable.py"
+    ),
     "models/llama.py": f"{START} {MODEL} {AUTHORS} tests/conversion/test_hf_folders.py",
     "models/lora.py": (
         "tests/models/test_lora.py tests/finetuning/test_adapters.py"

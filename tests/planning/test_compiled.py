@@ -83,6 +83,28 @@ def test_a_hypernetwork_sends_no_bank_and_no_more_than_a_plain_model(target, ker
     assert sent["ours"] < banks
 
 
+@pytest.mark.parametrize(
+    "target, kernel, precision, dtype",
+    [on_target(TPU, "splash", "int8", "s8"), on_target(GPU, "cudnn", "fp8", "f8e4m3")],
+)
+def test_document_masks_and_products_of_eight_bits(target, kernel, precision, dtype):
+    masks = {"document_masking": True, "end_of_text": 0}
+    compiled, program, _ = step_of(target, matmul_precision=precision, **masks)
+    assert attention_kernel(compiled.as_text()) == kernel
+    instructions = [
+        x
+        for outer, *_ in program.executed()
+        for x in (outer, *(y for _, y in program.fused(outer)))
+    ]
+    factors = [
+        {operand.shape.startswith(dtype) for operand in program.operands(x)}
+        for x in instructions
+        if x.kind in ("dot", "convolution")
+    ]
+    forward = 4  # linear maps of a GPT step
+    assert factors.count({True}) >= forward
+
+
 @pytest.mark.parametrize("target", [on_target(TPU)])
 def test_the_estimate_of_a_tpu_is_by_scope(target):
     _, program, _ = step_of(target)
