@@ -6,7 +6,7 @@
 # KIND is the GPU's name in tools/plan.py, such as h100 or h200. FOLDER must not exist;
 # for each measurement it gets NAME.jsonl, the results, and NAME.log. Flags at the end
 # change all configs, for a trial with small models. A measurement that fails or takes
-# longer than its share is told; the others go on, and the exit code is 1.
+# longer than its limit is reported; the others continue, and the exit code is 1.
 #
 # What is measured: 20 steps of llama1b beside their plan; plain and per-step generated
 # models beside the hypernetwork, and PyTorch if it is installed; text generation; and

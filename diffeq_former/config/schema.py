@@ -79,7 +79,7 @@ class ModelConfig:
     generate_weights: Literal["tabulated", "per_step"] = "tabulated"
     # Dtype of activations and generated weights; parameters are float32.
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    # Of products in training: the compute dtype, or 8 bits, see models/linear.py.
+    # Dtype of products in training: that of the model, or 8 bits (models/linear.py).
     matmul_precision: Literal["default", "int8", "fp8"] = "default"
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"  # sums of gradients
     norm_eps: Positive = 1e-5  # epsilon added to the variance in norms

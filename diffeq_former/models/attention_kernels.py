@@ -203,8 +203,8 @@ def splash(
         )
         return sharded(kernel, *split, segments_BL, segments_BL)
 
-    # The backward pass finds heads side by side: of a saved array, a TPU pads the last
-    # axis to a multiple of its lanes, which would double heads of 64.
+    # Save heads side by side for the backward pass: a TPU pads the last axis of arrays
+    # to a multiple of its lanes, which would double heads of 64.
     return attend(*(x.reshape(*x.shape[:2], -1) for x in (q_BLNH, k_BLKH, v_BLKH)))
 
 

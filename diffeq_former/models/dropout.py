@@ -38,19 +38,19 @@ class Dropout(nn.Module):
 
 
 def _random_bits(words_B2: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return random 32-bit integers [B, *shape], a hash of each place with two words.
+    """Return random 32-bit integers [B, *shape], a hash of each index and two words.
 
     It is so cheap that the backward pass computes masks again instead of reading them.
     """
-    place = jnp.zeros((1, *shape), jnp.uint32)
+    index = jnp.zeros((1, *shape), jnp.uint32)
     for axis, size in enumerate(shape):
-        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(
+        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(
             jnp.uint32, (1, *shape), axis + 1
         )
     first, second = (
         jnp.expand_dims(words_B2[:, i], tuple(range(1, len(shape) + 1))) for i in (0, 1)
     )
-    return _mixed(_mixed(place + first) ^ second)
+    return _mixed(_mixed(index + first) ^ second)
 
 
 def _mixed(x: jax.Array) -> jax.Array:

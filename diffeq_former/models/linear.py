@@ -108,7 +108,8 @@ def _backward(reduce_dtype, recipe: _Recipe, num_inputs: int, saved, dy):
     if not recipe.for_kernel_gradients:
         dtypes = (None, None)
     reduced = jnp.promote_types(dy.dtype, reduce_dtype)
-    # CPUs transpose the first factor, but not of bfloat16 for a sum in float32.
+    # XLA for CPUs transposes the first factor; with the order exchanged it cannot
+    # execute a product of bfloat16 with a float32 sum.
     if x.size <= dy.size or reduced != dy.dtype:
         dkernel = _product(x, dy, (batch, batch), dtypes[::-1], reduced)
     else:

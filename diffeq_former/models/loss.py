@@ -101,7 +101,8 @@ def _forward(x_BLD, unembedding_DV, targets_BL, chunk: int, z_loss: float):
     zeros = (_zeros(B), jnp.zeros(head_DV.shape, unembedding_DV.dtype))
     chunks = _chunks(x_BLD, targets_BL, chunk)
     (sums_B, dhead_DV), dx_cBCD = jax.lax.scan(add_chunk, zeros, chunks)
-    # Of a single chunk, CPUs would multiply the transposes, and cannot in bfloat16.
+    # XLA for CPUs would fold a transpose into the product of a single chunk, which it
+    # cannot execute in bfloat16.
     dhead_DV = jax.lax.optimization_barrier(dhead_DV)
     dx_BLD = jnp.moveaxis(dx_cBCD, 0, 2).reshape(B, -1, D)[:, :L]  # see `_split`
     sums = jax.tree.map(jnp.sum, sums_B)

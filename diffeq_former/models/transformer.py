@@ -84,8 +84,9 @@ class Transformer(nn.Module):
             sampled; None stands for 0, 1, ...
         """
         c = self.config
-        places = _places(tokens_BL, positions_BL, sequences_B)
-        positions_BL, sequences_B = places
+        positions_BL, sequences_B = _positions_and_sequences(
+            tokens_BL, positions_BL, sequences_B
+        )
         segments_BL = None
         if c.document_masking and not self.cached:  # a cache holds one document
             segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
@@ -97,7 +98,7 @@ class Transformer(nn.Module):
         context = (parameters, positions_BL, segments_BL, sequences_B)
         x_BLD = embedded_BLD
         if x_BLD is None:
-            x_BLD = self.embed(tokens_BL, *places)
+            x_BLD = self.embed(tokens_BL, positions_BL, sequences_B)
         x_BLD, _ = self.depth(x_BLD, (per_step, grid.lengths_T), context)
         x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
         return constrain(x_BLD, *HIDDEN)
@@ -109,8 +110,8 @@ class Transformer(nn.Module):
         sequences_B: jax.Array | None = None,
     ) -> jax.Array:
         """Return the state at the start of depth, [B, L, D]; see `hidden`."""
-        places = _places(tokens_BL, positions_BL, sequences_B)
-        return constrain(self.embedding(tokens_BL, *places), *HIDDEN)
+        given = _positions_and_sequences(tokens_BL, positions_BL, sequences_B)
+        return constrain(self.embedding(tokens_BL, *given), *HIDDEN)
 
     @jax.named_scope("head")
     def logits(self, x_BLD: jax.Array) -> jax.Array:
@@ -151,11 +152,12 @@ class Transformer(nn.Module):
         )
 
 
-def _places(
+def _positions_and_sequences(
     tokens_BL: jax.Array,
     positions_BL: jax.Array | None,
     sequences_B: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
+    """Return both, by default 0, 1, ... along their axis."""
     B, L = tokens_BL.shape
     if positions_BL is None:
         positions_BL = jnp.broadcast_to(jnp.arange(L)[None], (B, L))

@@ -79,17 +79,14 @@ def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Se
     """
     c, M = config.model, micro_batches(config, sizes)
     reduced = jnp.dtype(c.reduce_dtype).itemsize
+    per_step = c.generate_weights == "per_step"
+    times = (c.num_layers * M,) * 2 if per_step else (1, M)
     for array in shapes.table(c):
-        summed = dataclasses.replace(array, itemsize=max(array.itemsize, reduced))
-        if c.generate_weights == "per_step":
-            times = c.num_layers * M
-            yield from _summed(summed, times, times, sizes)
-        elif M > 1:
-            yield from _summed(
-                dataclasses.replace(array, itemsize=reduced), 1, M, sizes
-            )
-        else:
-            yield from _summed(summed, 1, 1, sizes)
+        # Sums over micro-batches are rounded, gradients of one are not.
+        accumulated = M > 1 and not per_step
+        itemsize = reduced if accumulated else max(array.itemsize, reduced)
+        summed = dataclasses.replace(array, itemsize=itemsize)
+        yield from _summed(summed, *times, sizes)
     for array in shapes.outer(c):
         size = array.num_bytes(sizes, {TENSOR})
         yield _sum(size * reduced / 4, ROWS, sizes)

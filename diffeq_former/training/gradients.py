@@ -5,7 +5,7 @@ weights. So the source is evaluated once, micro-batches are differentiated with
 respect to the table, and the summed gradient is pulled back through the source once.
 Each device sums the gradients of its own sequences; the sums are reduced across
 devices once, at the end. Without micro-batches, the gradients of a step's weights are
-reduced while the backward pass goes on.
+reduced during the backward pass.
 
 Shape suffixes: B batch, L length, D width, V vocabulary, M micro-batches, N shards of
 the batch axis.

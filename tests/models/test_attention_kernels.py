@@ -96,8 +96,8 @@ def test_the_choice(hardware, changes, shares, expected):
 def test_splash_takes_whole_blocks_of_tokens():
     assert choose(BASE, TPU, 192, 1) == "xla"
     assert choose(BASE, TPU, L, 2) == "xla"
-    told = "needs a multiple of 128 tokens per device, not 192"
-    assert told in describe(BASE, TPU, 192, 1) and told in describe(BASE, TPU, L, 2)
+    message = "needs a multiple of 128 tokens per device, not 192"
+    assert all(message in describe(BASE, TPU, *x) for x in [(192, 1), (L, 2)])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_splash_is_attention(documents, mesh):
 @pytest.mark.mesh
 @pytest.mark.parametrize("documents", [False, True])
 def test_devices_attend_from_their_part_of_a_sequence(documents):
-    """What cuDNN is given, given to another implementation."""
+    """Pass the arguments of the cuDNN kernel to another implementation."""
     attend = functools.partial(cudnn, implementation="xla")
     found = value_and_gradients(attend, documents, sequence=4, tensor=2)
     wanted = value_and_gradients(KERNELS["xla"], documents)

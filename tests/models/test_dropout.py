@@ -24,7 +24,7 @@ def masks(seed: int = 0, rate: float = 0.5, shape=SHAPE, first: int = 0) -> np.n
 
 
 def assert_independent(a: np.ndarray, b: np.ndarray):
-    """Of bits that are 1 half of the time."""
+    """Check that bits that are 1 with probability 1/2 are uncorrelated."""
     products = (2.0 * a - 1) * (2.0 * b - 1)
     assert abs(products.mean()) < 5 / np.sqrt(products.size)
 

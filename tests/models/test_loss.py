@@ -67,7 +67,7 @@ def test_gradients_are_those_of_autodiff(case, chunk, z_loss):
 
 
 def test_the_gradient_of_the_matrix_is_summed_in_float32(x64):
-    """Of many chunks of bfloat16 states, against a sum in float64."""
+    """Compare the sum over many chunks of bfloat16 states with one in float64."""
     random = np.random.default_rng(0)
     x_BLD = jnp.asarray(random.normal(size=(2, 256, 4)), jnp.bfloat16)
     head_DV = jnp.asarray(random.normal(size=(4, 11)), jnp.bfloat16)
