@@ -27,7 +27,7 @@ from diffeq_former.training.progress import Progress
 from diffeq_former.training.run_directory import locked
 from diffeq_former.training.run_summary import summarize_run
 from diffeq_former.training.state import TrainState
-from diffeq_former.training.step import make_train_steps, sample_depth
+from diffeq_former.training.step import is_logged, make_train_steps, sample_depth
 from diffeq_former.training.writers import MetricsWriter
 
 
@@ -230,7 +230,7 @@ class _Loop:
         if self._metrics is None:
             return
         self._bad_steps = divergence.check(self._c, self._step, self._metrics)
-        if self._step == 1 or self._is_due(self._c.log_every):
+        if is_logged(self._c, self._step):
             values = self._meter.report(self._metrics)
             self._writer.scalars(self._step, values)
             self._progress.update(

@@ -108,7 +108,7 @@ def step_function(
         norm = gradient_norms["grad_norm"]
         finite = jnp.isfinite(losses["loss"] + losses["z_loss"] + norm)
         spike = is_spike(config.training, losses["loss"], state.loss_ema)
-        logged = _is_logged(config.training, state.step + 1)
+        logged = is_logged(config.training, state.step + 1)
         action = jnp.where(finite, jnp.where(logged, UPDATE_AND_MEASURE, UPDATE), SKIP)
         with jax.named_scope("optimizer"):
             updated = update.apply(
@@ -139,7 +139,7 @@ def step_function(
     return train_step
 
 
-def _is_logged(c: TrainingConfig, step: jax.Array) -> jax.Array:
+def is_logged(c: TrainingConfig, step: int | jax.Array) -> bool | jax.Array:
     """Return whether the metrics of a step are logged: `log_every` and both ends."""
     return (step == 1) | (step % c.log_every == 0) | (step == c.num_steps)
 
