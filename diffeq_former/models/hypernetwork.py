@@ -124,7 +124,8 @@ def _combine_backward(saved, gradient_T):
     u_TE, bank = saved
     axes = tuple(range(1, bank.ndim))
     of_u_ET = jnp.tensordot(bank, gradient_T, (axes, axes))
-    return of_u_ET.T, jnp.tensordot(u_TE.T, gradient_T, 1)
+    # Without the barrier, XLA makes the transpose part of the product and reorders it.
+    return jax.lax.optimization_barrier(of_u_ET).T, jnp.tensordot(u_TE.T, gradient_T, 1)
 
 
 _combine.defvjp(_combine_forward, _combine_backward)
