@@ -1,32 +1,36 @@
 """Trains several runs of one question, and plots what became of them.
 
 tools/experiment.py ablation --config=configs/small.py --config.data.path=data/books \
-  --vary=model.time_embed_dim=12,24,48,96 --output=runs/ablation
+  --vary=model.time_embed_dim=12,24,48,96 --baseline --output=runs/ablation
 tools/experiment.py finetuning --config=configs/small.py --config.data.path=data/books \
   --data=data/wikitext --output=runs/study --full=training.num_steps=150 \
   --lora=training.num_steps=150
 
 ablation trains --config with each value of one setting: the width of the time embedding
-(figures 14 to 16 of the paper), the two designs of its MLP
+(figures 14 and 15 of the paper), the two designs of its MLP
 (--vary=model.time_mlp=per_weight,shared; figure 18), Adam's second decay
-(--vary=optimizer.b2=0.95,0.99,0.999; figure 7), or any other. A JSON object for each
-run: the setting and its value, steps and losses (nats per token) of its evaluations,
-perplexity (the last), tokens_per_second (median), parameters, and memory in GiB:
-planned_memory_gib (of a step on one device, by the closed form of tools/plan.py),
-host_memory_gib (measured, of the whole process) and device_memory_gib (measured, its
-peak, where the device reports it).
+(--vary=optimizer.b2=0.95,0.99,0.999; figure 7), or any other. With --baseline, the
+plain transformer is trained, too: with each value, or once if it has no such setting. A
+JSON object for each run: plain, the setting and its value, seed, steps and losses (nats
+per token) of its evaluations, perplexity (the last), tokens_per_second (median),
+parameters, and memory in GiB: planned_memory_gib (of a step on one device, by the
+closed form of tools/plan.py), host_memory_gib (measured, of the whole process) and
+device_memory_gib (measured, its peak, where the device reports it).
 
 finetuning is figure 5 of the paper (section 6.2) at the size of --config: a
 DiffEqFormer, trained as by diffeq_former.main with the same --config flags, is
 discretised into half, two thirds, as many and four thirds of its layers and tuned on
---data, in full and by LoRA; so is a plain transformer, in as many. A JSON object for
-each run: model, mode, num_layers, and at the steps of its evaluations the validation
-losses (nats per token), with the lowest and the last perplexity. --full and --lora
-change configs/finetune/full.py and lora.py, and may be given again.
+--data, in full and by LoRA; so is a plain transformer, in as many as it has. Then the
+two texts change places. A JSON object for each run: direction, model, mode, num_layers,
+seed, and at the steps of its evaluations the validation losses (nats per token), with
+the lowest and the last perplexity. --full and --lora change configs/finetune/full.py
+and lora.py, and may be given again.
 
---output gets a folder for each run, figures.jsonl with what is printed, and a plot
-(needs matplotlib: pip install -e '.[plot]'). Runs resume where they stand when the same
-command is given again.
+--plain changes settings of the plain transformer alone (--plain=optimizer.b2=0.999).
+--num_seeds trains each run with several seeds, from config.seed on; plots then show
+means and ranges. --output gets a folder for each run, figures.jsonl with what is
+printed, and a plot (needs matplotlib: pip install -e '.[plot]'). Runs resume where they
+stand when the same command is given again.
 """
 
 import sys
@@ -36,29 +40,54 @@ from absl import flags
 from ml_collections import config_flags
 
 from diffeq_former import cli
+from diffeq_former.errors import UserError
 from diffeq_former.experiments.runs import config_arguments
 
 config_flags.DEFINE_config_file("config", None, "The config of the runs.")
 flags.DEFINE_string("output", None, "The folder of all runs.", required=True)
 flags.DEFINE_string("vary", None, "ablation: SECTION.FIELD=VALUE,VALUE,...")
+flags.DEFINE_bool("baseline", False, "ablation: also train the plain transformer.")
 flags.DEFINE_string("data", None, "finetuning: prepared text to tune on.")
 flags.DEFINE_multi_string("full", None, "finetuning: SECTION.FIELD=VALUE, in full.")
 flags.DEFINE_multi_string("lora", None, "finetuning: SECTION.FIELD=VALUE, by LoRA.")
+flags.DEFINE_multi_string(
+    "plain", None, "SECTION.FIELD=VALUE of the plain transformer."
+)
+flags.DEFINE_integer("num_seeds", 1, "Seeds of each run.", lower_bound=1)
 
 TUNING_CONFIGS = Path(__file__).parents[1] / "configs" / "finetune"
 
 
-def ablation(config, output: str, vary: str) -> int:
+def ablation(config, output: str, vary: str, baseline=False, plain=(), num_seeds=1):
     from diffeq_former.experiments import ablation
 
-    return ablation.run(vary, Path(output), config_arguments(sys.argv))
+    if plain and not baseline:
+        raise UserError(f"--plain={plain[0]}: needs --baseline")
+    return ablation.run(
+        vary,
+        Path(output),
+        config_arguments(sys.argv),
+        _seeds(config, num_seeds),
+        plain if baseline else None,
+    )
 
 
-def finetuning(config, output: str, data: str, full=(), lora=()) -> int:
+def finetuning(config, output: str, data: str, full=(), lora=(), plain=(), num_seeds=1):
     from diffeq_former.experiments import finetuning
 
-    given, settings = config_arguments(sys.argv), {"full": full, "lora": lora}
-    return finetuning.run(data, Path(output), given, TUNING_CONFIGS, settings)
+    return finetuning.run(
+        (config.data.path, data),
+        Path(output),
+        config_arguments(sys.argv),
+        config.model.num_layers,
+        TUNING_CONFIGS,
+        {"full": full, "lora": lora, "plain": plain},
+        _seeds(config, num_seeds),
+    )
+
+
+def _seeds(config, num_seeds: int) -> range:
+    return range(config.seed, config.seed + num_seeds)
 
 
 MODES = {mode.__name__: mode for mode in (ablation, finetuning)}

@@ -1,5 +1,6 @@
 """tools/experiment.py ablation as a user runs it."""
 
+import itertools
 import json
 import math
 
@@ -8,6 +9,7 @@ import jax
 import pytest
 from cases import mesh_of
 
+from diffeq_former.experiments import ablation
 from diffeq_former.training import run_directory
 
 TOOL = ("experiment.py", "ablation")
@@ -26,7 +28,7 @@ def test_a_refused_run_ends_the_study_with_its_exit_code(flags, tmp_path):
     assert (result.returncode, result.stdout) == (2, "")
     last = result.stderr.splitlines()[-1]
     assert last.startswith("error: config.training.eval_every")
-    assert not (tmp_path / "training.eval_every=1").exists()
+    assert not list(tmp_path.glob("training.eval_every=1*"))
 
 
 @pytest.mark.usefixtures("trainings_in_this_process")
@@ -35,18 +37,20 @@ def test_a_run_for_each_value(tool, flags, tmp_path):
     given = (*flags, f"--output={tmp_path}")
     result = tool(*TOOL, *given, "--vary=training.eval_every=1,-1")
     assert (result.returncode, result.stdout) == (2, "")
-    first = tmp_path / "training.eval_every=1" / "metrics.jsonl"
+    first = tmp_path / "training.eval_every=1,seed=0" / "metrics.jsonl"
     before = first.read_bytes()
-    given = (*given, "--vary=training.eval_every=1,3")
+    given = (*given, "--vary=training.eval_every=1,3", "--baseline", "--num_seeds=2")
     result = tool(*TOOL, *given)
     assert result.returncode == 0, result.stderr
     assert first.read_bytes() == before
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [line["value"] for line in lines] == ["1", "3"]
-    assert [line["steps"] for line in lines] == [[1, 2, 3], [3]]
+    described = [(line["plain"], line["value"], line["seed"]) for line in lines]
+    assert described == list(itertools.product([False, True], ["1", "3"], [0, 1]))
     for line in lines:
-        workdir = tmp_path / f"training.eval_every={line['value']}"
-        assert_figures(tool, workdir, line)
+        assert line["steps"] == {"1": [1, 2, 3], "3": [3]}[line["value"]]
+        plain = "plain," * line["plain"]
+        name = f"{plain}training.eval_every={line['value']},seed={line['seed']}"
+        assert_figures(tool, tmp_path / name, line)
     assert (tmp_path / "ablation.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figures.jsonl").read_text() == result.stdout
     again = tool(*TOOL, *given)
@@ -58,6 +62,8 @@ def assert_figures(tool, workdir, line):
     """Are those of the run in this folder."""
     run = run_directory.load(workdir, mesh_of())
     assert run.config.training.eval_every == int(line["value"])
+    assert run.config.seed == line["seed"]
+    assert (run.config.model.weights == "layer_table") == line["plain"]
     counts = [math.prod(x.shape) for x in jax.tree.leaves(run.params)]
     assert line["parameters"] == sum(counts) and line["tokens_per_second"] > 0
     # At least the parameters, Adam's two moments and the gradients, in float32.
@@ -76,3 +82,25 @@ def test_what_cannot_be_varied(refused, flags, tmp_path, vary):
     line = refused(*TOOL, *flags, f"--vary={vary}", f"--output={tmp_path / 'out'}")
     assert line.startswith(f"--vary={vary}: expected a setting and two or more values")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "plain", "values"),
+    [
+        ("optimizer.b2", [], ["1", "2"]),
+        ("optimizer.b2", ["optimizer.b2=0.999"], [None]),
+        ("model.time_embed_dim", [], [None]),
+        ("model.weights", [], [None]),
+        ("optimizer.b2", None, []),
+    ],
+)
+def test_the_plain_transformer_has_the_values_that_it_can_have(setting, plain, values):
+    found = ablation.variants(setting, ["1", "2"], plain)
+    assert found[:2] == [("1", False), ("2", False)]
+    assert found[2:] == [(value, True) for value in values]
+
+
+def test_settings_of_the_plain_transformer_need_it(refused, flags, tmp_path):
+    given = ("--vary=optimizer.b2=0.9,0.99", "--plain=optimizer.b2=0.999")
+    line = refused(*TOOL, *flags, *given, f"--output={tmp_path / 'out'}")
+    assert line == "--plain=optimizer.b2=0.999: needs --baseline"

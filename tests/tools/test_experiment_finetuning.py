@@ -1,6 +1,8 @@
 """tools/experiment.py finetuning as a user runs it, at rates that move nothing."""
 
+import itertools
 import json
+from pathlib import Path
 
 import pytest
 from prepared import prepare_words, random_texts
@@ -30,7 +32,8 @@ def settings(prefix: str, section: str, values: dict) -> list[str]:
 def flags(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("other")
     other = prepare_words(folder, seq_len=16, texts=random_texts(60)[::-1])
-    given = [f"--config={ROOT}/configs/tiny.py", f"--data={other.path}"]
+    renamed = Path(other.path).rename(folder / "other")
+    given = [f"--config={ROOT}/configs/tiny.py", f"--data={renamed}"]
     given += [f"--config.data.path={trained.dataset.path}"]
     given += settings("--config.", "model", MODEL)
     given += settings("--config.", "training", TRAINING)
@@ -44,26 +47,38 @@ def flags(trained, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.usefixtures("trainings_in_this_process")
 def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
-    result = tool(*TOOL, *flags, f"--output={tmp_path}")
+    result = tool(*TOOL, *flags, "--plain=model.num_layers=3", f"--output={tmp_path}")
     assert result.returncode == 0, result.stderr
     figures = [json.loads(line) for line in result.stdout.splitlines()]
-    found = {(f["model"], f["mode"], f["num_layers"]): f["losses"] for f in figures}
-    depths = {"continuous": [1, 2, 3], "plain": [2]}
+    keys = ("direction", "model", "mode", "num_layers")
+    found = {tuple(figure[key] for key in keys): figure["losses"] for figure in figures}
+    depths = {"continuous": [1, 2, 3], "plain": [3]}
+    one, other = (
+        Path(flag.partition("=")[2])
+        for flag in flags
+        if "data.path=" in flag or "--data=" in flag
+    )
+    directions = {
+        f"{a.name} to {b.name}": (a, b) for a, b in ((other, one), (one, other))
+    }
     assert list(found) == [
-        (model, mode, depth)
+        (direction, model, mode, depth)
+        for direction in directions
         for model in depths
         for mode in ("full", "lora")
         for depth in depths[model]
     ]
-    [data] = [flag for flag in flags if flag.startswith("--data=")]
-    for model, numbers in depths.items():
+    for (direction, (source, target)), (model, numbers) in itertools.product(
+        directions.items(), depths.items()
+    ):
         steps = [f"--num_steps={','.join(map(str, numbers))}"] * (len(numbers) > 1)
-        evaluated = tool("evaluate.py", f"--workdir={tmp_path / model}", data, *steps)
+        base = f"--workdir={tmp_path}/{model},{source.name},seed=0"
+        evaluated = tool("evaluate.py", base, f"--data={target}", *steps)
         assert evaluated.returncode == 0, evaluated.stderr
         for line in map(json.loads, evaluated.stdout.splitlines()):
             expected = pytest.approx([line["loss"]] * 2, rel=1e-6)
             for mode in ("full", "lora"):
-                assert found[model, mode, line["num_steps"]] == expected
+                assert found[direction, model, mode, line["num_steps"]] == expected
     assert (tmp_path / "figures.jsonl").read_text() == result.stdout
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
@@ -75,3 +90,17 @@ def test_a_wrong_setting_ends_it_with_the_line_of_the_training(
     assert result.returncode == 2 and not any(tmp_path.glob("*/config.json"))
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert "nowhere" in result.stderr.splitlines()[-1]
+
+
+def test_two_texts_of_one_name_are_refused(refused, flags, tmp_path):
+    line = refused(
+        *TOOL,
+        *flags,
+        "--config.data.path=a/b",
+        "--data=c/b",
+        f"--output={tmp_path / 'out'}",
+    )
+    assert line.startswith(
+        "--data=c/b: its folder is called b like that of config.data"
+    )
+    assert not (tmp_path / "out").exists()
