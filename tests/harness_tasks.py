@@ -60,6 +60,97 @@ configs:
 """
 
 
+# Configurations (mmlu's are many), splits and a row of the data of the paper's eleven
+# tasks, by their name on the hub.
+_CHOICES = {"text": ["of", "the"], "label": ["A", "B"]}
+_ARC = {"question": "what", "choices": _CHOICES, "answerKey": "B"}
+_LAMBADA = {"text": "the long road home"}
+_CONTEXT = {"ind": 3, "activity_label": "a", "ctx_a": "the", "ctx_b": "road"}
+PAPER_DATA = {
+    "allenai/ai2_arc": (["ARC-Easy", "ARC-Challenge"], "train test", _ARC),
+    "Rowan/hellaswag": (
+        ["default"],
+        "train validation",
+        _CONTEXT | {"endings": ["is", "was", "a", "b"], "label": "1"},
+    ),
+    "EleutherAI/lambada_openai": (["default"], "test", _LAMBADA),
+    "cimec/lambada": (["default"], "validation test", _LAMBADA),
+    "EleutherAI/logiqa": (
+        ["logiqa"],
+        "train validation test",
+        {
+            "context": "the",
+            "question": "what",
+            "options": ["a", "b", "c", "d"],
+            "label": "b",
+        },
+    ),
+    "cais/mmlu": (
+        [],
+        "dev test",
+        {"question": "what", "choices": ["a", "b", "c", "d"], "answer": 2},
+    ),
+    "baber/piqa": (
+        ["default"],
+        "train validation",
+        {"goal": "what", "sol1": "a", "sol2": "of", "label": 1},
+    ),
+    "allenai/sciq": (
+        ["default"],
+        "train validation test",
+        {
+            "support": "the",
+            "question": "what",
+            "distractor1": "a",
+            "distractor2": "b",
+            "distractor3": "c",
+            "correct_answer": "d",
+        },
+    ),
+    "allenai/winogrande": (
+        ["winogrande_xl"],
+        "train validation",
+        {
+            "sentence": "the cat sat on _ of it",
+            "option1": "top",
+            "option2": "road",
+            "answer": "2",
+        },
+    ),
+    "lighteval/winograd_wsc": (
+        ["wsc273"],
+        "test",
+        {
+            "text": "the cat and the road as it sat",
+            "pronoun": "it",
+            "pronoun_loc": 24,
+            "options": ["the cat", "the road"],
+            "label": 0,
+        },
+    ),
+}
+
+
+def write_paper_tasks(data: Path, subjects: list[str], num_rows: int) -> None:
+    """Writes the data of the paper's tasks; `subjects` are those of mmlu.
+
+    Rows differ in a field that no task reads.
+    """
+    for name, (configurations, splits, row) in PAPER_DATA.items():
+        described = ["---", "configs:"]
+        for configuration in configurations or subjects:
+            described += [f"- config_name: {configuration}", "  data_files:"]
+            for split in splits.split():
+                path = data / name / configuration / f"{split}.jsonl"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                rows = (row | {"id": str(n)} for n in range(num_rows))
+                path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+                place = f"{configuration}/{split}.jsonl"
+                described.append(f"  - {{split: {split}, path: {place}}}")
+        text = "\n".join([*described, "---", ""])
+        (data / name / "README.md").write_text(text)
+
+
 def write_tasks(folder: Path) -> tuple[str, str]:
     """Returns the folder of the descriptions and that of the data."""
     descriptions, data = folder / "tasks", folder / "data"

@@ -1,11 +1,16 @@
-"""Evaluates a run's latest checkpoint on tasks of EleutherAI's lm-evaluation-harness.
+"""Evaluates runs' latest checkpoints on tasks of EleutherAI's lm-evaluation-harness.
 
 tools/harness.py --workdir=runs/gpt_small --tasks=arc_easy,piqa,lambada_openai \
   --num_fewshot=0,5 --num_steps=6,12
+tools/harness.py --workdir=runs/gpt_large-baseline --workdir=runs/gpt_large \
+  --num_fewshot=0,5 --paper=gpt_large --output=tasks.png
 
-Each line on stdout is one JSON object: task, num_fewshot, num_steps, samples, and the
-metrics of the task. --tasks takes the tasks, groups and tags of the installed harness
-and of the YAML files in --include_path.
+Each line on stdout is one JSON object: workdir, num_steps, task, num_fewshot, samples,
+and the metrics of the task with their standard errors; parts of a group name it.
+--tasks takes the tasks, groups and tags of the installed harness and of the YAML files
+in --include_path; by default the paper's eleven (C.7). --output draws accuracies with
+standard errors (needs matplotlib: pip install -e '.[plot]'), with --paper beside those
+of the paper (figures 9 to 12).
 
 The data of the tasks are loaded from the Hugging Face hub. Without network access, pass
 --task_data, a folder of datasets laid out as on the hub: for example, its subfolder
@@ -18,6 +23,7 @@ if it does not fit the devices, choose another one as in training: --config.mesh
 one prints.
 """
 
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -25,12 +31,19 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
+from diffeq_former.analysis import downstream, plotting
 from diffeq_former.cli import mesh_flags, process_flags
 from diffeq_former.errors import UserError
 from diffeq_former.json_io import print_line
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
-_TASKS = flags.DEFINE_list("tasks", None, "Names of tasks.", required=True)
+_WORKDIR = flags.DEFINE_multi_string(
+    "workdir", None, "A run's folder; may be given again.", required=True
+)
+_TASKS = flags.DEFINE_list("tasks", list(downstream.TASKS), "Names of tasks.")
+_OUTPUT = flags.DEFINE_string("output", None, "A new .png file for a plot.")
+_PAPER = flags.DEFINE_enum(
+    "paper", None, list(downstream.PAPER), "The paper's scores to draw beside them."
+)
 _NUM_FEWSHOT = flags.DEFINE_list(
     "num_fewshot",
     None,
@@ -64,15 +77,27 @@ def main() -> None:
     for folder in filter(None, (_TASK_DATA.value, _INCLUDE_PATH.value)):
         if not Path(folder).is_dir():
             raise UserError(f"there is no folder {folder}")
+    if _PAPER.value and not _OUTPUT.value:
+        raise UserError(f"--paper={_PAPER.value}: needs --output, the plot to write")
+    picture = plotting.new_plot(_OUTPUT.value) if _OUTPUT.value else None
     with tempfile.TemporaryDirectory() as cache:
         if _TASK_DATA.value:
             # The default cache could hold an earlier state of the folder.
             os.environ["HF_DATASETS_CACHE"] = cache
             os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
-        _evaluate(numbers)
+        lines = _evaluate(numbers)
+    from diffeq_former.distributed.multihost import is_primary
+
+    if picture and is_primary():
+        paper = downstream.paper_lines(_PAPER.value) if _PAPER.value else []
+        downstream.plot(picture, [*map(_named, lines), *paper])
 
 
-def _evaluate(numbers: list[int | None]) -> None:
+def _named(line: dict) -> dict:
+    return {"model": f"{line['workdir']}, {line['num_steps']} steps"} | line
+
+
+def _evaluate(numbers: list[int | None]) -> list[dict]:
     from diffeq_former import compilation_cache
     from diffeq_former.distributed.multihost import is_primary
     from diffeq_former.inference.solver_steps import models_with_steps
@@ -81,24 +106,31 @@ def _evaluate(numbers: list[int | None]) -> None:
     harness, harness_tasks = _harness()
     process_flags.start_from_flags()
     compilation_cache.enable()
-    config = run_directory.read_config(Path(_WORKDIR.value))
     num_steps = cli.whole_numbers("num_steps", _NUM_STEPS.value)
-    models = models_with_steps(config.model, num_steps)
+    models = {
+        workdir: models_with_steps(
+            run_directory.read_config(Path(workdir)).model, num_steps
+        )
+        for workdir in _WORKDIR.value
+    }
     tasks = harness_tasks.Tasks(
         _TASKS.value, include_path=_INCLUDE_PATH.value, data=_TASK_DATA.value
     )
-    run = mesh_flags.load_run(_WORKDIR.value)
-    for model in models:
-        scorer = harness.HarnessModel(
-            model, run.params, run.tokenizer, run.mesh, _BATCH_SIZE.value
-        )
-        for num_fewshot in numbers:
+    lines = []
+    for workdir, of_run in models.items():
+        run = mesh_flags.load_run(workdir)
+        for model, num_fewshot in itertools.product(of_run, numbers):
+            scorer = harness.HarnessModel(
+                model, run.params, run.tokenizer, run.mesh, _BATCH_SIZE.value
+            )
             for metrics in tasks.evaluate(
                 scorer, num_fewshot, _LIMIT.value, _MAX_NEW_TOKENS.value
             ):
-                line = {"num_steps": model.num_layers, **metrics}
+                line = {"workdir": workdir, "num_steps": model.num_layers, **metrics}
                 if is_primary():
                     print_line(line)
+                lines.append(line)
+    return lines
 
 
 def _harness():

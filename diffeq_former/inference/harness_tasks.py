@@ -52,7 +52,8 @@ class Tasks:
           max_new_tokens: Maximum length of an answer; None: the task's own limit.
 
         Returns:
-          For each task: task, num_fewshot, samples, and the metrics of the task.
+          For each task and group: task, num_fewshot, samples, its metrics with their
+          standard errors, and for a part of a group, group.
 
         Raises:
           UserError: If a task has too few examples, or requests answers that are longer
@@ -70,7 +71,7 @@ class Tasks:
                 bootstrap_iters=RESAMPLES,
                 log_samples=False,
             )
-        return [_metrics(name, results) for name in results["results"]]
+        return [_metrics(name, results, num_fewshot) for name in results["results"]]
 
     def _check(self, name: str) -> None:
         if name not in self._manager.all_tasks:
@@ -113,16 +114,21 @@ def _enough_examples(num_fewshot: int | None):
         ) from error
 
 
-def _metrics(name: str, results: dict) -> dict:
+def _metrics(name: str, results: dict, num_fewshot: int | None) -> dict:
     """Return the metrics of one task; the harness calls them "name,filter"."""
     metrics = {
         key.removesuffix(",none"): value
         for key, value in results["results"][name].items()
         if isinstance(value, int | float) and "," in key
     }
-    samples = results["n-samples"].get(name, {}).get("effective")
-    num_fewshot = results["n-shot"].get(name)
-    return {"task": name, "num_fewshot": num_fewshot, "samples": samples, **metrics}
+    groups = [g for g, parts in results["group_subtasks"].items() if name in parts]
+    return {
+        "task": name,
+        "num_fewshot": results["n-shot"].get(name, num_fewshot),
+        "samples": results["n-samples"].get(name, {}).get("effective"),
+        **({"group": groups[0]} if groups else {}),
+        **metrics,
+    }
 
 
 # The harness's process pool would fork this process, which runs threads.

@@ -1,28 +1,37 @@
 """tools/harness.py as a user runs it, on tasks that the test writes."""
 
 import functools
+import itertools
 import json
 import math
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from harness_tasks import ASKED, CHOICE, TEXTS, write_tasks
+from harness_tasks import ASKED, CHOICE, TEXTS, write_paper_tasks, write_tasks
 
+from diffeq_former.analysis import downstream
 from diffeq_former.models.transformer import Transformer
 
-pytest.importorskip("lm_eval")
+lm_eval = pytest.importorskip("lm_eval")
+datasets = pytest.importorskip("datasets")
 TOOL = "harness.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shared_task_manager():
-    """It reads thousands of files, which takes ten seconds."""
+def shared_task_manager(tmp_path_factory):
+    """It reads thousands of files, which takes ten seconds.
+
+    The folder of the datasets' cache is set when they are imported: once in a process.
+    """
     from diffeq_former.inference import harness_tasks
 
     with pytest.MonkeyPatch.context() as patch:
         cached = functools.cache(harness_tasks.TaskManager)
         patch.setattr(harness_tasks, "TaskManager", cached)
+        cache = str(tmp_path_factory.mktemp("cache"))
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
         yield
 
 
@@ -113,9 +122,35 @@ def test_examples_answers_and_limits(harness, trained):
     assert len(ASKED) == 2 and 0 <= answers["exact_match"] <= 1
 
 
+def test_the_papers_tasks_of_two_runs_side_by_side(tool, trained, tmp_path):
+    """A dry run on rows of the same form; each row is the same, so chance is 0 or 1."""
+    folder = Path(lm_eval.__file__).parent / "tasks/mmlu/default"
+    subjects = [path.stem.removeprefix("mmlu_") for path in folder.glob("mmlu_*.yaml")]
+    data, picture = tmp_path / "data", tmp_path / "tasks.png"
+    write_paper_tasks(data, subjects, num_rows=7)
+    (tmp_path / "same").symlink_to(trained.workdir)
+    runs = [f"--workdir={trained.workdir}", f"--workdir={tmp_path / 'same'}"]
+    given = ("--limit=2", "--num_fewshot=0,5", "--paper=llama1b")
+    result = tool(TOOL, *runs, *given, f"--task_data={data}", f"--output={picture}")
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    shown = [x for x in lines if "group" not in x]
+    assert sorted(x["task"] for x in shown) == sorted([*downstream.TASKS] * 4)
+    assert {(x["task"], x["num_fewshot"]) for x in shown} == set(
+        itertools.product(downstream.TASKS, (0, 5))
+    )
+    assert all(x["acc"] in (0, 1) and x["acc_stderr"] == 0 for x in shown)
+    half = len(lines) // 2
+    for one, same in zip(lines[:half], lines[half:], strict=True):
+        assert one | {"workdir": str(tmp_path / "same")} == same
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--paper=gpt_large"], "--paper=gpt_large: needs --output, the plot to write"),
+        (["--output=a.svg"], "output a.svg: expected a name that ends with .png"),
         (["--tasks=arc_esy"], "--tasks: the harness knows no task arc_esy; did you me"),
         (["--num_fewshot=-1"], "--num_fewshot=-1: expected whole numbers"),
         (["--num_steps=0"], "--num_steps=0: expected whole numbers of 1 or more"),
