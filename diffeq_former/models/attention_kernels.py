@@ -101,13 +101,13 @@ def _splash_requirements(
     c: ModelConfig, hardware: Hardware, L: int, sequence_shards: int
 ) -> Iterator[tuple]:
     queries = L / sequence_shards
-    heads = f"d_model / num_heads a multiple of {_LANES // 2}"
+    heads = f"d_model / num_heads a multiple of {LANES // 2}"
     yield hardware.platform == "tpu", "a TPU", hardware.platform
-    yield queries % _LANES == 0, f"a multiple of {_LANES} tokens per device", queries
-    yield c.head_dim % (_LANES // 2) == 0, heads, c.head_dim
+    yield queries % LANES == 0, f"a multiple of {LANES} tokens per device", queries
+    yield c.head_dim % (LANES // 2) == 0, heads, c.head_dim
 
 
-_LANES = 128  # lanes of a TPU's vector registers
+LANES = 128  # lanes of a TPU's vector registers
 _FUSED = {"cpu": "blockwise", "cuda": "cudnn", "tpu": "splash"}
 _REQUIREMENTS = {
     "blockwise": _blockwise_requirements,
@@ -222,7 +222,7 @@ def _splash_kernel(shape_BLNH: tuple[int, ...], interpret: bool):
 
     _, L, N, _ = shape_BLNH
     shards, heads = num_shards("length"), N // num_shards("heads")
-    sizes = (4 * _LANES, 2 * _LANES, _LANES)
+    sizes = (4 * LANES, 2 * LANES, LANES)
     block = next(size for size in sizes if L // shards % size == 0)
     forward = ("block_q", "block_kv", "block_kv_compute")
     back = ("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute")

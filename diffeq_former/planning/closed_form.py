@@ -13,11 +13,10 @@ from diffeq_former.distributed.sharding_rules import (
     num_batch_shards,
 )
 from diffeq_former.hardware import Hardware
-from diffeq_former.models.attention_kernels import choose
 from diffeq_former.planning import communication, shapes
 from diffeq_former.planning.communication import Sent
 from diffeq_former.planning.devices import Device
-from diffeq_former.planning.memory import Memory, kept_bytes, memory
+from diffeq_former.planning.memory import Memory, is_fused, kept_bytes, memory
 from diffeq_former.planning.remat_cost import multiplied, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
 from diffeq_former.training import state as states
@@ -120,14 +119,7 @@ def needed_memory(
     """Return the memory of a step on one device; raises as `make_plan`."""
     config = config.deepest
     check_fits(config, shapes.abstract_mesh(sizes), seq_len)
-    fused = _is_fused(config, sizes, hardware, seq_len)
-    parameters, optimizer = state_bytes(config, sizes)
-    return memory(config, sizes, parameters, optimizer, seq_len, fused)
-
-
-def _is_fused(config: Config, sizes: Sizes, hardware: Hardware, seq_len: int) -> bool:
-    """Whether the attention kernel never materialises the score matrix."""
-    return choose(config.model, hardware, seq_len, sizes[SEQUENCE]) != "xla"
+    return memory(config, sizes, *state_bytes(config, sizes), seq_len, hardware)
 
 
 def state_bytes(config: Config, sizes: Sizes) -> tuple[int, int]:
@@ -192,7 +184,7 @@ def _traffic(
     written twice, the optimizer state once.
     """
     c, M = config.model, micro_batches(config, sizes)
-    fused = _is_fused(config, sizes, device.hardware, seq_len)
+    fused = is_fused(config, sizes, device.hardware, seq_len)
     step = kept_bytes(config, sizes, seq_len, fused, "none")
     chunks = -(-seq_len // config.training.loss_chunk)
     per_micro_batch = 4 * c.num_layers * step + 2 * chunks * needed.loss_chunk

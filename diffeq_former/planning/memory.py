@@ -17,6 +17,8 @@ from diffeq_former.distributed.sharding_rules import (
     TENSOR,
     num_batch_shards,
 )
+from diffeq_former.hardware import Hardware
+from diffeq_former.models.attention_kernels import LANES, choose
 from diffeq_former.planning import shapes
 from diffeq_former.planning.remat_cost import kept, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
@@ -35,6 +37,7 @@ class Memory:
     saved_states: float  # what the remat policy saves for all solver steps
     one_step: float  # recomputed activations of one solver step
     loss_chunk: float  # logits and their gradient
+    update_copies: float  # a bank and its moments in another layout
     batch: float
 
     @property
@@ -49,8 +52,11 @@ class Memory:
 
     @property
     def update(self) -> float:
-        """Memory of the update, beside state and batch."""
-        return self.gradients + self.table + self.table_gradients
+        """Memory of the update, beside state and batch.
+
+        The gradients of the table are then reduced: as large as the table.
+        """
+        return self.gradients + 2 * self.table + self.update_copies
 
     @property
     def total(self) -> float:
@@ -61,13 +67,15 @@ class Memory:
     @property
     def fullest(self) -> dict[str, float]:
         """The parts held at peak memory, largest first; they sum to `total`."""
-        names = ["parameters", "optimizer", "batch", "table", "table_gradients"]
+        names = ["parameters", "optimizer", "batch", "table"]
         if self.backward > self.update:
-            names += ["embeddings", "saved_states"]
+            names += ["table_gradients", "embeddings", "saved_states"]
             names.append(max("one_step", "loss_chunk", key=lambda n: getattr(self, n)))
+            rest = {}
         else:
-            names.append("gradients")
-        parts = {name: getattr(self, name) for name in names}
+            names += ["gradients", "update_copies"]
+            rest = {"table_gradients": self.table}
+        parts = {name: getattr(self, name) for name in names} | rest
         return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
     def as_dict(self) -> dict[str, int | str]:
@@ -85,7 +93,7 @@ def memory(
     parameters: float,
     optimizer: float,
     seq_len: int,
-    fused: bool,
+    hardware: Hardware,
 ) -> Memory:
     """Return the memory that a training step needs on one device.
 
@@ -95,8 +103,9 @@ def memory(
       parameters: Bytes of the parameter shards on a device.
       optimizer: Bytes of the optimizer-state shards on a device.
       seq_len: Sequence length.
-      fused: Whether the attention kernel never materialises the score matrix.
+      hardware: What the step is compiled for.
     """
+    fused = is_fused(config, sizes, hardware, seq_len)
     one_step = kept_bytes(config, sizes, seq_len, fused, "none")
     per_step = config.model.generate_weights == "per_step"
     accumulated = micro_batches(config, sizes) > 1
@@ -107,15 +116,26 @@ def memory(
         table=_table(config.model, sizes),
         table_gradients=parameters * (1 + accumulated)
         if per_step
-        else _table_gradients(config, sizes),
+        else _table_gradients(config, sizes, hardware),
         embeddings=_embeddings(config, sizes),
         saved_states=config.model.num_layers
-        * kept_bytes(config, sizes, seq_len, fused, config.model.remat),
+        * (
+            kept_bytes(config, sizes, seq_len, fused, config.model.remat)
+            + _added_by_tpu(config, sizes, seq_len, hardware)
+        ),
         one_step=one_step * (config.model.remat != "none")
         + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
+        update_copies=_largest_bank(config, sizes) * (1 + optimizer / parameters)
+        if hardware.platform == "tpu"
+        else 0.0,
         batch=_batch(config, sizes, seq_len),
     )
+
+
+def is_fused(config: Config, sizes: Sizes, hardware: Hardware, seq_len: int) -> bool:
+    """Whether the attention kernel never materialises the score matrix."""
+    return choose(config.model, hardware, seq_len, sizes[SEQUENCE]) != "xla"
 
 
 def least_memory(
@@ -151,13 +171,36 @@ def kept_bytes(
 ) -> float:
     """Return the bytes that a remat policy saves of one solver step, on one device.
 
-    They are those of one micro-batch; `fused` as for `memory`.
+    They are those of one micro-batch; `fused` as by `is_fused`.
     """
     share = share_of(dataclasses.replace(config.model, remat=remat), sizes[TENSOR])
     amount = kept(share)
     if fused:
         amount = dataclasses.replace(amount, per_pair=0.0)
     return amount.of(_sequences(config, sizes), seq_len, seq_len / sizes[SEQUENCE])
+
+
+def _added_by_tpu(
+    config: Config, sizes: Sizes, seq_len: int, hardware: Hardware
+) -> float:
+    """Return the bytes that a TPU saves of one solver step beyond `kept_bytes`.
+
+    It pads the last axis of an array to its lanes: that of a head in the output that
+    its attention kernel saves, and in saved projections to query, key and value. With
+    remat "none", the projection after the kernel saves that output once more.
+    """
+    c = config.model
+    if choose(c, hardware, seq_len, sizes[SEQUENCE]) != "splash":
+        return 0.0
+    padding, entries = -c.head_dim % LANES, 0
+    if c.remat not in ("full", "save_weights"):
+        entries += c.num_heads * padding
+    if c.remat == "dots":
+        entries += (c.num_heads + 2 * c.kv_heads) * padding
+    if c.remat == "none":
+        entries += c.num_heads * c.head_dim
+    positions = _sequences(config, sizes) * seq_len / sizes[SEQUENCE]
+    return positions * entries / sizes[TENSOR] * jnp.dtype(c.dtype).itemsize
 
 
 def _batch(config: Config, sizes: Sizes, seq_len: int) -> float:
@@ -179,8 +222,13 @@ def _factored(config: Config, sizes: Sizes) -> float:
     """
     if config.model.generate_weights == "per_step":
         return 0.0
-    banks = [array.num_bytes(sizes) for array in shapes.banks(config.model)]
-    return sum(banks) - max(banks, default=0.0)
+    banks = sum(array.num_bytes(sizes) for array in shapes.banks(config.model))
+    return banks - _largest_bank(config, sizes)
+
+
+def _largest_bank(config: Config, sizes: Sizes) -> float:
+    banks = (array.num_bytes(sizes) for array in shapes.banks(config.model))
+    return max(banks, default=0.0)
 
 
 def _table(c: ModelConfig, sizes: Sizes) -> float:
@@ -190,18 +238,20 @@ def _table(c: ModelConfig, sizes: Sizes) -> float:
     return copies * sum(array.num_bytes(sizes) for array in shapes.table(c))
 
 
-def _table_gradients(config: Config, sizes: Sizes) -> float:
+def _table_gradients(config: Config, sizes: Sizes, hardware: Hardware) -> float:
     """Return the bytes of the gradients of the table, in the compute dtype.
 
     With gradient accumulation, each batch shard has its own, which are not sharded over
-    `fsdp`, and their float32 sum. Otherwise those of a step are reduced before those of
-    the next are computed.
+    `fsdp`, and their float32 sum, of which programs for TPUs hold two: before and after
+    an addition. Otherwise those of a step are reduced before those of the next are
+    computed.
     """
     table = shapes.table(config.model)
     if micro_batches(config, sizes) == 1:
         return sum(array.num_bytes(sizes) for array in table)
+    sums = 2 if hardware.platform == "tpu" else 1
     whole = [(array.num_bytes(sizes, {TENSOR}), array.itemsize) for array in table]
-    return sum(size * (1 + 4 / itemsize) for size, itemsize in whole)
+    return sum(size * (1 + 4 * sums / itemsize) for size, itemsize in whole)
 
 
 def _embeddings(config: Config, sizes: Sizes) -> float:

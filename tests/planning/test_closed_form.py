@@ -106,6 +106,28 @@ def test_a_fused_kernel_keeps_no_scores():
     assert unfused.memory == dense.memory
 
 
+@pytest.mark.parametrize(
+    ("remat", "num_heads", "arrays"),
+    [
+        ("full", 4, 0),
+        ("save_attention", 4, 1),  # as much padding as there are entries of heads of 64
+        ("none", 4, 2),
+        ("dots", 4, 4),
+        ("dots", 2, 0),
+        ("none", 2, 1),
+    ],
+)
+def test_what_a_tpu_saves_beyond_a_gpu(remat, num_heads, arrays):
+    wide = {"d_model": 256, "num_heads": num_heads, "max_len": 128, "dtype": "bfloat16"}
+    config = plan_of({}, remat=remat, **wide).config
+    tpu, gpu = (
+        make_plan(config, ONE, DEVICES[name]).memory.saved_states
+        for name in ("v5p", "h100")
+    )
+    array = ROWS * 128 * 256 * 2
+    assert tpu - gpu == pytest.approx(WIDE.num_layers * arrays * array, rel=1e-9)
+
+
 def test_what_leaves_the_node_goes_over_the_network():
     config = Config(model=WIDE, training=TrainingConfig(batch_size=32))
     sizes = ONE | {"data": 2, "fsdp": 8}
