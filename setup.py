@@ -8,9 +8,11 @@ from setuptools import find_packages, setup
 REQUIREMENTS = [
     "absl-py>=2.1",
     "array_record>=0.8,<0.9",
+    "backports.zstd>=1,<2",  # fsspec reads .zst files with it
     "clu>=0.0.12,<0.1",
     "datasets>=4,<6",
     "flax>=0.12.8,<0.13",
+    "fsspec>=2026.1",  # the first that does
     "grain>=0.2.16,<0.3",
     "importlib_resources>=6",  # tensorflow-datasets imports it and does not say so
     "jax>=0.10,<0.13",

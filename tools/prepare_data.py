@@ -11,8 +11,8 @@ Sources:
   stdlib                    the standard library of this Python
 Tokenizers: byte, sentencepiece:PATH, hf:PATH (tokenizer.json, its folder, a hub name).
 WikiText-103:
-  --source=hf:Salesforce/wikitext:wikitext-103-raw-v1
-  --validation_source=hf:Salesforce/wikitext:wikitext-103-raw-v1@validation
+  --source=hf:dlwh/wikitext_103_detokenized
+  --validation_source=hf:dlwh/wikitext_103_detokenized@validation
 OpenWebText:
   --source=hf:Skylion007/openwebtext
 """

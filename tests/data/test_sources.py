@@ -115,6 +115,38 @@ def test_hf_folder_of_files(tmp_path, monkeypatch):
     assert list(sources.documents(f"hf:{data}")) == DOCUMENTS
 
 
+def write_zstd(path, texts):
+    import pyarrow
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
+        file.write("".join(json.dumps({"text": t}) + "\n" for t in texts).encode())
+
+
+def test_hf_folder_laid_out_as_wikitext_103_detokenized(tmp_path, monkeypatch):
+    """Beside its eight files of training text it has the same two without text."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "wikitext"
+    for number, part in enumerate((DOCUMENTS[:5], DOCUMENTS[5:])):
+        write_zstd(folder / f"data/train/train_{number}_of_2.jsonl.zst", part)
+    for split in ("validation", "test"):
+        write_zstd(folder / f"data/{split}/{split}.jsonl.zst", [f"of {split}"])
+    (folder / "metadata.json").write_text('{"text": "no document"}')
+    (folder / "dataset.py").write_text("raise RuntimeError")
+    assert list(sources.documents(f"hf:{folder}")) == DOCUMENTS
+    for split in ("validation", "test"):
+        assert list(sources.documents(f"hf:{folder}@{split}")) == [f"of {split}"]
+
+
+def test_hf_refuses_a_zstd_file_that_is_cut_short(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "data" / "train.jsonl.zst"
+    write_zstd(path, DOCUMENTS)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UserError, match="ended before the end-of-stream marker"):
+        list(sources.documents(f"hf:{path.parent}"))
+
+
 def test_stdlib_holds_a_module_and_a_topic():
     found = [as_text(d) for d in sources.documents("stdlib")]
     assert any("def dataclass(" in d for d in found)
