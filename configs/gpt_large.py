@@ -4,7 +4,7 @@
         --workdir=runs/gpt_large --config.data.path=data/openwebtext
 
 Baseline (GPT-2 large): --config.model.weights=layer_table
---config.model.solver=lie_trotter
+--config.model.solver=lie_trotter --config.optimizer.b2=0.999
 
 Hardware: GPUs with 80 GB. 1,974,541,760 parameters x 12 bytes (values, two
 moments) = 24 GB on each; activations add to this and shrink with more micro-batches.

@@ -5,8 +5,10 @@
 
 The dataset is prepared with a tokenizer of 32,000 pieces and --seq_len=2048.
 Baseline (a Llama of the same size): --config.model.weights=layer_table
---config.model.solver=lie_trotter. Block and initialisation of the authors' code:
---config.model.chain_norms=True --config.model.initialization=authors
+--config.model.solver=lie_trotter. Block, initialisation and weight decay of the
+authors' code: --config.model.chain_norms=True --config.model.initialization=authors
+--config.optimizer.weight_decay=1e-5. Like that code, and like the Llama of
+transformers, it has no dropout; configs/paper/llama1b.py has that of the paper's text.
 
 Hardware: one GPU with 140 GB, or several over which the mesh axis fsdp shards the 80 GB
 of parameters and moments (6.64e9 x 12 bytes: values, two moments); tools/plan.py
@@ -35,7 +37,6 @@ def get_config():
     config.model.remat = "full"
     config.optimizer.learning_rate = 3e-4
     config.optimizer.b2 = 0.95
-    config.optimizer.weight_decay = 1e-5
     config.training.num_steps = 40000  # x 256 x 2048 = 21e9 tokens
     config.training.batch_size = 256
     config.training.per_device_batch_size = 8

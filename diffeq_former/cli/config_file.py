@@ -16,6 +16,7 @@ from diffeq_former.config.dataclass_config import keys
 from diffeq_former.errors import UserError
 
 _EXPECTED = "return diffeq_former.config.default_config(), with some fields changed"
+_TAKES_NO_VARIANT = "get_config() takes 0 positional arguments but 1 was given\n"
 
 
 def check(path: str, config) -> None:
@@ -63,11 +64,15 @@ def _message(path: str, error: BaseException) -> str | None:
         return f"{where}: {_unknown_key(error)}"
     if place is not None:
         line, cause = place
+        if isinstance(cause, UserError):
+            return f"{flag}: {cause}"
         text = cause.msg if isinstance(cause, SyntaxError) else cause
         reason = " ".join(f"{type(cause).__name__}: {text}".split())
         return f"{flag}, {line}: {reason}"
     if isinstance(error, flags.Error) and str(error).startswith("flag --config=None"):
         return f"{flag}: get_config() returned None; {_EXPECTED}"
+    if isinstance(error, flags.Error) and str(error).endswith(_TAKES_NO_VARIANT):
+        return f"{flag}: the file has no variants; leave out what follows the colon"
     if isinstance(error, OSError):
         return f"--config: {str(error).splitlines()[-1]}"
     return None

@@ -1,5 +1,6 @@
 """What can be wrong in the file of --config."""
 
+import json
 import sys
 
 import pytest
@@ -45,6 +46,48 @@ def test_one_line_names_the_file_and_the_line(refused, tmp_path, text, message):
     path = tmp_path / "config.py"
     path.write_text(text)
     line = refused("plan.py", "--target=gpu:h100:1x1", f"--config={path}")
+    assert line == f"--config={path}{message}"
+
+
+VARIANTS = f"""{PREAMBLE}
+from diffeq_former.config.variants import BASELINE, apply_variant
+
+
+def get_config(variant="ours"):
+    config = default_config()
+    config.model.num_layers = 2
+    config.model.d_model = 64
+    config.model.num_heads = 4
+    config.model.vocab_size = 256
+    return apply_variant(config, variant, {{"ours": {{}}, "baseline": BASELINE}})
+"""
+
+
+def test_a_variant_is_planned(tool, tmp_path):
+    path = tmp_path / "config.py"
+    path.write_text(VARIANTS)
+    numbers = {}
+    for argument in ("", ":ours", ":baseline"):
+        flags = ("--nocompile", "--target=gpu:h100:1x1", f"--config={path}{argument}")
+        line = json.loads(tool("plan.py", *flags).stdout)
+        numbers[argument] = line["memory"]["parameters"]
+    assert numbers[""] == numbers[":ours"] > numbers[":baseline"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (VARIANTS, ": no variant 'other'; expected one of ours, baseline"),
+        (
+            f"{PREAMBLE}def get_config():\n  return default_config()",
+            ": the file has no variants; leave out what follows the colon",
+        ),
+    ],
+)
+def test_a_variant_that_is_not_there(refused, tmp_path, text, message):
+    path = tmp_path / "config.py"
+    path.write_text(text)
+    line = refused("plan.py", "--target=gpu:h100:1x1", f"--config={path}:other")
     assert line == f"--config={path}{message}"
 
 
