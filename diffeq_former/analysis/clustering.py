@@ -1,125 +1,28 @@
 """Clustering of tokens that move by attention alone (paper, appendix C.8).
 
-n tokens, d dimensions, T steps, N heads, D model width.
+n tokens, d dimensions, T steps, V vocabulary, D model width, S seeds.
 """
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from diffeq_former.analysis import plotting, spectra
-from diffeq_former.analysis.drift import directions
+from diffeq_former.analysis import plotting, simulation, spectra
 from diffeq_former.analysis.results import write_json
-from diffeq_former.analysis.statistics import over_sentences
-from diffeq_former.config import ModelConfig
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.stabilisers import TERM_NORMS, term_input
+from diffeq_former.analysis.statistics import interval
+from diffeq_former.analysis.trajectory import (
+    MAX_ENERGY,
+    directions,
+    interaction_energy,
+)
 
-NUM_TOKENS, DIMENSIONS, NUM_STEPS = 40, 3, 200  # as in C.8
-STEP_SIZE = 0.05  # 200 steps span 10 units of time
-DEGREES = (0, 1, 2, 3, 4)  # of the polynomial growth of the weights over time
+HORIZON, STEP_SIZE = 10.0, 0.05  # 200 steps, as in C.8
+POLYNOMIALS = ("(t/T)^0", "(t/T)^1", "(t/T)^2", "(t/T)^3", "(t/T)^4")
 THRESHOLD = 0.1  # directions closer than this belong to the same cluster
-
-
-def standardise(z_nd: jax.Array) -> jax.Array:
-    """Scale each token to mean 0 and variance 1, as in C.8 (LayerNorm, no weights)."""
-    return jax.nn.standardize(z_nd, epsilon=0.0)
-
-
-def on_sphere(z_nd: jax.Array) -> jax.Array:
-    """Project each token onto the unit sphere (Geshkovski et al., arXiv 2312.10794)."""
-    return z_nd / jnp.linalg.norm(z_nd, axis=-1, keepdims=True)
-
-
-def simulate(
-    field: Callable, per_step, z_nd: jax.Array, h: float, normalise: Callable
-) -> jax.Array:
-    """Integrate z <- normalise(z + h field(step, z)) over the steps.
-
-    Args:
-      field: Function of one entry of `per_step` and the tokens [n, d].
-      per_step: Pytree with a leading axis T: the inputs of the field at each step.
-      z_nd: Initial tokens.
-      h: Step size.
-      normalise: Applied to the initial tokens and after every step.
-
-    Returns:
-      All states, including the initial one [T + 1, n, d].
-    """
-
-    def body(z_nd, step):
-        return normalise(z_nd + h * field(step, z_nd)), z_nd
-
-    last_nd, before_Tnd = jax.lax.scan(body, normalise(z_nd), per_step)
-    return jnp.concatenate([before_Tnd, last_nd[None]])
-
-
-def growing(a_dd: jax.Array, v_dd: jax.Array, degree: int) -> Callable:
-    """Return the vector field of C.8: softmax((z A)(z A)^T) z V.
-
-    A and V are the weights at t = 0; both grow as (1 + t)^degree.
-    """
-
-    def field(t, z_nd):
-        growth = (1 + t) ** degree
-        y_nd = z_nd @ (growth * a_dd)
-        return jax.nn.softmax(y_nd @ y_nd.T) @ z_nd @ (growth * v_dd)
-
-    return field
-
-
-def random_weights(seed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sample A and V from N(0, 1) and tokens from U[-2, 2], as in C.8."""
-    key_a, key_v, key_z = jax.random.split(jax.random.key(seed), 3)
-    shape = (DIMENSIONS, DIMENSIONS)
-    z_nd = jax.random.uniform(key_z, (NUM_TOKENS, DIMENSIONS), minval=-2, maxval=2)
-    return jax.random.normal(key_a, shape), jax.random.normal(key_v, shape), z_nd
-
-
-def grown(seed: int, degree: int) -> np.ndarray:
-    """Run the simulation of C.8 and return its states [T + 1, n, d]."""
-    return np.asarray(_grown(*random_weights(seed), degree))
-
-
-@jax.jit
-def _grown(a_dd, v_dd, z_nd, degree) -> jax.Array:
-    times_T = STEP_SIZE * jnp.arange(NUM_STEPS)
-    field = growing(a_dd, v_dd, degree)
-    return simulate(field, times_T, z_nd, STEP_SIZE, standardise)
-
-
-def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
-    """Integrate the dynamics of a trained model's attention heads alone over depth.
-
-    dx_i/dt = sum over heads of sum_j softmax_j(y_i QK y_j^T) y_j OV, where y is x after
-    the norm before attention. Attention is not causal, as in C.8; biases and rotary
-    positions are omitted.
-
-    Args:
-      c: The model's config.
-      weights: Weights by name, with a leading axis T.
-      products: Result of `spectra.products` for these weights.
-      z_nD: Initial states.
-
-    Returns:
-      The states [T + 1, n, D].
-    """
-
-    def field(step, z_nD):
-        weights, (q_NDH, k_NHD), (v_NDH, o_NHD) = step
-        y_1nD = term_input(c, BLOCKS[c.block].norm, weights, "norm_1", z_nD)[None]
-        scores_Nnn = (y_1nD @ q_NDH) @ (k_NHD @ jnp.swapaxes(y_1nD, 1, 2))
-        return (jax.nn.softmax(scores_Nnn) @ (y_1nD @ v_NDH) @ o_NHD).sum(0)
-
-    single = jax.tree.map(lambda w: jnp.asarray(w, jnp.float32), products)
-    norms = {name: w for name, w in weights.items() if name in TERM_NORMS}
-    per_step = (norms, single["qk"], single["ov"])
-    h = c.interval / len(per_step[1][0])
-    run = jax.jit(lambda *a: simulate(field, *a, h, lambda z_nD: z_nD))
-    return np.asarray(run(per_step, jnp.asarray(z_nD)))
 
 
 def dispersion(states_Tnd: np.ndarray) -> np.ndarray:
@@ -134,59 +37,146 @@ def num_clusters(states_Tnd: np.ndarray) -> np.ndarray:
     a connected component.
     """
     u = directions(states_Tnd)
-    distances = np.linalg.norm(u[:, :, None] - u[:, None], axis=-1)
-    linked = distances < THRESHOLD
+    close = u @ np.swapaxes(u, 1, 2) > 1 - THRESHOLD**2 / 2  # |u - v|^2 = 2 - 2 u v
+    linked = close.astype(np.float32)
     for _ in range(int(np.ceil(np.log2(max(2, u.shape[1]))))):
-        linked = np.matmul(linked, linked)
+        linked = (linked @ linked > 0).astype(np.float32)
     first = linked.argmax(-1)  # the lowest token index in each token's cluster
     return (first == np.arange(u.shape[1])).sum(-1)
 
 
+def half_time(counts_T: np.ndarray, times_T: np.ndarray) -> float:
+    """Return the first time with at most half of the initial clusters, or infinity."""
+    halved = counts_T <= counts_T[0] / 2
+    return float(times_T[halved.argmax()]) if halved.any() else np.inf
+
+
 def in_three(states_Tnd: np.ndarray) -> np.ndarray:
-    """Project the states onto their three principal axes [T, n, 3], if d > 3."""
-    if states_Tnd.shape[-1] == 3:
-        return states_Tnd
+    """Project the states onto their three principal axes [T, n, 3]."""
     flat = states_Tnd.reshape(-1, states_Tnd.shape[-1])
     centred = flat - flat.mean(0)
     axes = np.linalg.svd(centred, full_matrices=False)[2][:3]
     return (centred @ axes.T).reshape(*states_Tnd.shape[:2], -1)
 
 
-_MODEL = "model"
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """The same dynamics from several seeds."""
+
+    states: Sequence[np.ndarray]  # of each seed [T + 1, n, d]
+    times_T: np.ndarray  # amount of attention so far, as a fraction of the horizon
+
+    @functools.cached_property
+    def measures(self) -> dict[str, np.ndarray]:
+        """The number of clusters, dispersion and energy over time [S, T + 1]."""
+        energy = np.array([interaction_energy(x) for x in self.states])
+        return {
+            "clusters": np.array([num_clusters(x) for x in self.states]),
+            "dispersion": np.array([dispersion(x) for x in self.states]),
+            "energy": energy / MAX_ENERGY,
+        }
+
+    def summary(self, baseline: "_Runs") -> dict:
+        """Return the mean measures over time, and their values at the end.
+
+        `difference` is the number of clusters less that of the baseline from the same
+        seeds; None for the baseline itself. `half time` is the median over seeds,
+        None if most do not reach it.
+        """
+        counts = self.measures["clusters"]
+        fewer = counts[:, -1] - baseline.measures["clusters"][:, -1]
+        halved = float(np.median([half_time(c, self.times_T) for c in counts]))
+        return {
+            "time": self.times_T,
+            "mean": {name: x.mean(0) for name, x in self.measures.items()},
+            "at the end": {k: interval(x[:, -1]) for k, x in self.measures.items()},
+            "difference": None if baseline is self else interval(fewer),
+            "half time": halved if np.isfinite(halved) else None,
+        }
+
+    def typical(self, baseline: "_Runs") -> np.ndarray:
+        """Return the trajectory in 3-d of the seed that is the baseline's median."""
+        counts = baseline.measures["clusters"][:, -1]
+        states_Tnd = self.states[np.abs(counts - np.median(counts)).argmin()]
+        if states_Tnd.shape[-1] == 3:
+            return directions(states_Tnd)
+        return in_three(states_Tnd)
+
+
+_MODEL = ("model", "")  # its key among those of weights and polynomials
 
 
 def analyze(
-    trained, folder: Path, *, num_seeds: int = 5, num_times: int | None = None
+    trained,
+    folder: Path,
+    *,
+    num_seeds: int = 5,
+    num_times: int | None = None,
+    polynomials: Sequence[str] = POLYNOMIALS,
+    horizon: float = HORIZON,
+    step_size: float = STEP_SIZE,
+    normalisation: str = "sphere",
+    equal_integrals: bool = True,
 ) -> list[dict]:
-    """Write ways.npz, clustering.json, ways.png (first seed) and clusters.png."""
-    runs = {
-        f"degree {degree}": [grown(s, degree) for s in range(num_seeds)]
-        for degree in DEGREES
-    } | {_MODEL: _of_model(trained, num_seeds, num_times)}
-    trajectories = {name: in_three(states[0]) for name, states in runs.items()}
-    metrics = {
-        name: {
-            "clusters": over_sentences([num_clusters(s) for s in states]),
-            "dispersion": over_sentences([dispersion(s) for s in states]),
-        }
-        for name, states in runs.items()
-    }
+    """Write clustering.json, clusters.png and, of a typical seed, the trajectories.
+
+    These are ways.npz, ways.png (random weights and the model) and ways_identity.png.
+    Args other than the model's are those of simulation.py.
+    """
+    betas = simulation.parse_betas(polynomials, horizon, equal_integrals)
+    num_steps = simulation.count_steps(betas, step_size)
+    h = horizon / num_steps
+    runs = {}
+    for weights, beta in itertools.product(simulation.WEIGHTS, betas):
+        betas_T = simulation.step_betas(beta, num_steps)
+        states = simulation.trajectories(weights, betas_T, h, normalisation, num_seeds)
+        times_T = np.concatenate([[0], np.cumsum(betas_T) / num_steps])
+        runs[weights, beta.name] = _Runs(states, times_T)
+    states = _of_model(trained, num_seeds, num_times)
+    runs[_MODEL] = _Runs(states, np.linspace(0, 1, len(states[0])))
+    baselines = {key: runs.get((key[0], betas[0].name), runs[key]) for key in runs}
+    found = {key: run.summary(baselines[key]) for key, run in runs.items()}
     settings = {
-        "tokens": NUM_TOKENS,
+        "tokens": simulation.NUM_TOKENS,
         "seeds": num_seeds,
         "threshold": THRESHOLD,
-        "step size": STEP_SIZE,
+        "horizon": horizon,
+        "step size": h,
+        "normalisation": normalisation,
+        "equal integrals": equal_integrals,
     }
-    np.savez(folder / "ways.npz", **trajectories)
-    write_json(folder / "clustering.json", settings | {"over time": metrics})
-    names = {**{n: n for n in runs}, _MODEL: f"heads of {trained.name}"}
-    _plot_trajectories(folder / "ways.png", trajectories, names)
-    _plot_clusters(folder / "clusters.png", metrics, names)
+    values = [{"weights": w, "beta": beta} | x for (w, beta), x in found.items()]
+    write_json(folder / "clustering.json", settings | {"runs": values})
+    heads = f"heads of {trained.name}"
+    typical = {key: run.typical(baselines[key]) for key, run in runs.items()}
+    np.savez(folder / "ways.npz", **_by_weights(typical))
+    titles = {k: f"{k[0]} weights, {k[1]}" for k in runs} | {_MODEL: heads}
+    for name, is_shown in (("ways", False), ("ways_identity", True)):
+        shown = {k: x for k, x in typical.items() if (k[0] == "identity") == is_shown}
+        _plot_trajectories(
+            folder / f"{name}.png", {titles[k]: x for k, x in shown.items()}
+        )
+    _plot_clusters(folder / "clusters.png", found, heads)
     return [
-        {"weights": names[name]}
-        | {f"{key} at the end": x["mean"][-1] for key, x in run_metrics.items()}
-        for name, run_metrics in metrics.items()
+        _row(heads if key == _MODEL else key[0], key[1], summary)
+        for key, summary in found.items()
     ]
+
+
+def _by_weights(typical: dict) -> dict[str, np.ndarray]:
+    """Return the trajectories of each kind of weights [polynomials, T + 1, n, 3]."""
+    names = dict.fromkeys(weights for weights, _ in typical)
+    return {n: np.stack([x for (w, _), x in typical.items() if w == n]) for n in names}
+
+
+def _row(weights: str, beta: str, summary: dict) -> dict:
+    row = {"weights": weights} | ({"beta": beta} if beta else {})
+    values = summary["at the end"] | {"difference": summary["difference"]}
+    for name, x in values.items():
+        if x is None:
+            continue
+        row |= {name: x["mean"], f"{name}, low": x["low"], f"{name}, high": x["high"]}
+    return row | {"half time": summary["half time"]}
 
 
 def _of_model(trained, num_seeds: int, num_times: int | None) -> list[np.ndarray]:
@@ -197,48 +187,78 @@ def _of_model(trained, num_seeds: int, num_times: int | None) -> list[np.ndarray
     token_VD = trained.outer["embedding"]["token"][: trained.tokenizer.vocab_size]
     states = []
     for seed in range(num_seeds):
-        sampled = np.random.default_rng(seed).integers(len(token_VD), size=NUM_TOKENS)
-        states.append(of_model(c, weights, products, token_VD[sampled]))
+        rng, size = np.random.default_rng(seed), simulation.NUM_TOKENS
+        sampled = rng.integers(len(token_VD), size=size)
+        states.append(simulation.of_model(c, weights, products, token_VD[sampled]))
     return states
 
 
-def _plot_trajectories(path: Path, trajectories: dict, names: dict) -> None:
-    shape = {"nrows": 2, "ncols": -(-len(trajectories) // 2)}
-    with plotting.saved_figure(
-        path, (12, 8), subplot_kw={"projection": "3d"}, **shape
-    ) as g:
-        for axes, (name, trajectory_Tn3) in zip(
-            g.flat, trajectories.items(), strict=True
+def _plot_trajectories(path: Path, shown: dict) -> None:
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
+    options = {"subplot_kw": {"projection": "3d"}} | shape
+    with plotting.saved_figure(path, (4 * columns, 4 * rows), **options) as grid:
+        for axes, (title, trajectory_Tn3) in zip(
+            grid.flat, shown.items(), strict=False
         ):
-            for token_T3 in np.swapaxes(trajectory_Tn3, 0, 1):
-                axes.plot(*token_T3.T, color="0.7", linewidth=0.5)
-            axes.scatter(
-                *trajectory_Tn3[0].T, color="0.5", marker="^", s=8, label="start"
-            )
-            axes.scatter(
-                *trajectory_Tn3[-1].T, color="black", marker="o", s=12, label="end"
-            )
-            axes.set_title(names[name], fontsize=9)
-            axes.tick_params(labelsize=6)
-            axes.set(xlabel="axis 1", ylabel="axis 2", zlabel="axis 3")
-        g.flat[0].legend(fontsize=7)
+            _plot_trajectory(axes, trajectory_Tn3)
+            axes.set_title(title, fontsize=10)
+        for axes in grid.flat[len(shown) :]:
+            axes.remove()
+        handles = grid[0, 0].get_legend_handles_labels()
+        grid[0, 0].figure.legend(*handles, loc="outside lower center", ncols=3)
 
 
-def _plot_clusters(path: Path, metrics: dict, names: dict) -> None:
-    labels = {
-        "clusters": "number of clusters (of 40 tokens)",
-        "dispersion": "1 - |mean direction|$^2$",
+def _plot_trajectory(axes, trajectory_Tn3: np.ndarray) -> None:
+    for number, token_T3 in enumerate(np.swapaxes(trajectory_Tn3, 0, 1)):
+        label = None if number else "path of a token"
+        axes.plot(*token_T3.T, color="0.7", linewidth=0.6, label=label)
+    ends = {
+        "start": (trajectory_Tn3[0], {"marker": "^", "s": 10, "facecolors": "white"}),
+        "end": (trajectory_Tn3[-1], {"marker": "o", "s": 16, "facecolors": "black"}),
     }
-    with plotting.saved_figure(path, (11, 4), ncols=2) as panels:
-        for axes, (key, label) in zip(panels, labels.items(), strict=True):
-            for style, (name, run_metrics) in zip(
-                plotting.STYLES, metrics.items(), strict=True
-            ):
-                mean = run_metrics[key]["mean"]
-                times = np.linspace(0, 1, len(mean))
-                every = max(1, len(mean) // 8)
-                axes.plot(times, mean, style, markevery=every, label=names[name])
-            axes.set(xlabel="time (fraction of the interval)", ylabel=label)
-            axes.grid(alpha=0.3)
-        panels[0].set_yscale("log")
-        panels[1].legend(fontsize=8)
+    for label, (x_n3, style) in ends.items():
+        axes.scatter(
+            *x_n3.T, label=label, edgecolors="black", depthshade=False, **style
+        )
+    axes.tick_params(labelsize=7)
+    axes.locator_params(nbins=4)
+    axes.set(xlabel="axis 1", ylabel="axis 2", zlabel="axis 3")
+    axes.set_box_aspect((1, 1, 1), zoom=0.85)  # leaves room for the z label
+
+
+_COUNTS = (1, 2, 5, 10, 20, 40)  # ticks
+_LABELS = {
+    "clusters": "number of clusters",
+    "dispersion": "1 - |mean direction|$^2$",
+    "energy": "interaction energy / its maximum",
+}
+
+
+def _plot_clusters(path: Path, found: dict, heads: str) -> None:
+    rows = {name: {} for name in simulation.WEIGHTS}
+    for (weights, name), summary in found.items():
+        row = "random" if (weights, name) == _MODEL else weights
+        rows[row][name or heads] = summary
+    shape = {"nrows": len(rows), "ncols": len(_LABELS), "sharex": True, "sharey": "col"}
+    with plotting.saved_figure(path, (12, 7.5), **shape) as grid:
+        for panels, (weights, summaries) in zip(grid, rows.items(), strict=True):
+            for axes, (measure, label) in zip(panels, _LABELS.items(), strict=True):
+                _plot_means(axes, summaries, measure)
+                axes.set(ylabel=label, title=f"{weights} weights")
+            panels[0].set_yscale("log")
+            panels[0].set_yticks(_COUNTS, map(str, _COUNTS))
+        for axes in grid[-1]:
+            axes.set_xlabel("integral of beta / T (heads: depth)")
+        handles = grid[0, 0].get_legend_handles_labels()
+        grid[0, 0].figure.legend(*handles, loc="outside lower center", ncols=6)
+
+
+def _plot_means(axes, summaries: dict, measure: str) -> None:
+    styles = itertools.cycle(plotting.STYLES)
+    for style, (name, summary) in zip(styles, summaries.items(), strict=False):
+        x_T, mean_T = summary["time"], summary["mean"][measure]
+        every = max(1, len(mean_T) // 8)
+        axes.plot(x_T, mean_T, style, markevery=every, markersize=4, label=name)
+    axes.grid(alpha=0.3)

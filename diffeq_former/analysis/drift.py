@@ -5,7 +5,7 @@ N tokens of any sequences, D model width, T grid steps.
 
 import numpy as np
 
-from diffeq_former.analysis.trajectory import effective_rank
+from diffeq_former.analysis.trajectory import directions, effective_rank
 
 _ROUNDED = 8 * np.finfo(np.float32).eps
 
@@ -54,13 +54,6 @@ def linear_cka(a_ND: np.ndarray, b_ND: np.ndarray) -> float:
         return 0.0
     size = np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b)
     return float(np.square(a.T @ b).sum() / size)
-
-
-def directions(x_ND: np.ndarray) -> np.ndarray:
-    """Normalise vectors to unit length, x / |x|; zero vectors stay zero."""
-    x_ND = np.asarray(x_ND, float)
-    lengths = np.linalg.norm(x_ND, axis=-1, keepdims=True)
-    return x_ND / np.where(lengths == 0, 1, lengths)
 
 
 def _centred(x_ND: np.ndarray) -> np.ndarray:

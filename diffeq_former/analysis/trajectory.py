@@ -31,6 +31,7 @@ def describe(states_TLD: np.ndarray, interval: float) -> dict[str, np.ndarray]:
       `cost` [L]: Integral of |dx/dt|^2, the kinetic cost of optimal transport.
       `least_cost` [L]: Cost of the straight line at constant speed, the lowest between
         these endpoints (Benamou and Brenier 2000).
+      `energy` [T + 1]: Interaction energy, as a fraction of `MAX_ENERGY`.
     """
     x = np.asarray(states_TLD, float)
     steps = np.diff(x, axis=0)
@@ -46,7 +47,35 @@ def describe(states_TLD: np.ndarray, interval: float) -> dict[str, np.ndarray]:
         "deviation": np.linalg.norm(x - straight, axis=-1),
         "cost": np.square(steps).sum((0, -1)) / h,
         "least_cost": np.square(x[-1] - x[0]).sum(-1) / interval,
+        "energy": interaction_energy(x) / MAX_ENERGY,
     }
+
+
+def directions(x_ND: np.ndarray) -> np.ndarray:
+    """Normalise vectors to unit length, x / |x|; zero vectors stay zero."""
+    x_ND = np.asarray(x_ND, float)
+    lengths = np.linalg.norm(x_ND, axis=-1, keepdims=True)
+    return x_ND / np.where(lengths == 0, 1, lengths)
+
+
+MAX_ENERGY = np.e / 2  # of `interaction_energy` with beta = 1: all directions coincide
+
+
+def interaction_energy(x_LD: np.ndarray, beta: float = 1.0) -> np.ndarray:
+    """Return the interaction energy of the tokens' directions u_i = x_i / |x_i| [...].
+
+    E = sum_ij exp(beta <u_i, u_j>) / (2 beta L^2), at most exp(beta) / (2 beta). On the
+    sphere, attention with the scores beta <u_i, u_j> and values u_j moves each token
+    along the gradient of E, so that E increases (Geshkovski et al., arXiv 2312.10794,
+    section 3.3). Any other attention may also decrease it.
+
+    Args:
+      x_LD: States, with any leading axes.
+      beta: Inverse temperature.
+    """
+    u_LD = directions(x_LD)
+    cosines_LL = u_LD @ np.swapaxes(u_LD, -1, -2)
+    return np.exp(beta * cosines_LL).mean((-1, -2)) / (2 * beta)
 
 
 def angles(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -79,6 +108,7 @@ _METRICS = {
     "angle": ("angle to the next step (degrees)", slice(1, -1)),
     "effective_rank": ("effective rank of the tokens' states", slice(None)),
     "deviation": ("distance from the straight line", slice(None)),
+    "energy": ("interaction energy / its maximum", slice(None)),
 }
 
 
@@ -95,6 +125,8 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
         "transport cost": interval([d["cost"].mean() for d in metrics]),
         "transport cost, least": interval([d["least_cost"].mean() for d in metrics]),
         "transport cost, times the least": interval(excess),
+        "interaction energy, at first": interval([d["energy"][0] for d in metrics]),
+        "interaction energy, at the end": interval([d["energy"][-1] for d in metrics]),
     }
     times = depths(trained)
     measured = [
@@ -119,16 +151,24 @@ def _over_tokens(values: np.ndarray) -> np.ndarray:
 
 
 def _plot(path: Path, times, over_depth: dict, excess: list[float]) -> None:
-    with plotting.saved_figure(path, (12, 7), nrows=2, ncols=3) as grid:
-        *panels, last = grid.flat
+    has_histogram = len(excess) > 1
+    columns = 4 if has_histogram else 3
+    with plotting.saved_figure(path, (4 * columns, 7), nrows=2, ncols=columns) as grid:
+        panels = grid.flat
         for axes, (name, (label, at_times)) in zip(
-            panels, _METRICS.items(), strict=True
+            panels, _METRICS.items(), strict=False
         ):
             statistics = over_depth[name]
             mean = [np.nan if x is None else x for x in statistics["mean"]]
             plot_over_depth(axes, times[at_times], mean, statistics)
             axes.set_ylabel(label)
         panels[0].legend()
-        last.hist(excess, bins=min(20, 1 + len(excess)), color="0.6", edgecolor="black")
-        last.set(xlabel="transport cost / that of a straight line", ylabel="sentences")
-        last.grid(alpha=0.3)
+        if has_histogram:
+            axes = panels[len(_METRICS)]
+            bins = min(20, 1 + len(excess))
+            axes.hist(excess, bins=bins, color="0.6", edgecolor="black")
+            label = "transport cost / that of a straight line"
+            axes.set(xlabel=label, ylabel="sentences")
+            plotting.integer_ticks(axes.yaxis)
+            axes.grid(alpha=0.3)
+            panels[-1].remove()

@@ -1,76 +1,11 @@
-"""Identity weights gather all tokens, as is proved; weights that grow scatter them."""
+"""Measures of clusters, of tokens whose groups are known."""
 
-import dataclasses
+import json
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, params_of
 
-from diffeq_former.analysis import clustering, spectra
-from diffeq_former.analysis.depth import step
-from diffeq_former.analysis.loaded_model import LoadedModel
-from diffeq_former.config import Stabilisers
-
-IDENTITY = jnp.eye(3)
-
-
-@jax.jit
-def by_identity(degree, z_nd):
-    h, times_T = clustering.STEP_SIZE, clustering.STEP_SIZE * jnp.arange(200)
-    field = clustering.growing(IDENTITY, IDENTITY, degree)
-    return clustering.simulate(field, times_T, z_nd, h, clustering.on_sphere)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_identity_weights_gather_all_tokens_of_the_sphere_in_one_point(seed):
-    """Geshkovski et al. 2023, theorem 4.1 (d >= 3); growing weights freeze them."""
-    z_nd = clustering.random_weights(seed)[2]
-    states = np.asarray(by_identity(0, z_nd))
-    np.testing.assert_allclose(np.linalg.norm(states, axis=-1), 1, rtol=1e-5)
-    dispersion = clustering.dispersion(states)
-    assert clustering.num_clusters(states)[0] > 10
-    assert clustering.num_clusters(states)[-1] == 1
-    assert dispersion[0] > 0.5 and dispersion[-1] < 1e-3
-    assert (np.diff(dispersion) < 1e-6).all()
-    scattered = np.asarray(by_identity(4, z_nd))
-    assert clustering.num_clusters(scattered)[-1] > 5
-    assert clustering.dispersion(scattered)[-1] > 0.5
-
-
-def test_two_points_meet_as_their_equation_says(x64):
-    """On the sphere, with u = cos of their angle: du/dt = 2 p (1 - u^2), p = softmax.
-
-    Each is moved by p times the other, without what lies along itself.
-    """
-    u, h, n = 0.2, 1e-3, 500
-    z_nd = jnp.array([[1, 0, 0], [u, np.sqrt(1 - u**2), 0]])
-    field = clustering.growing(IDENTITY, IDENTITY, 0)
-    states = clustering.simulate(
-        field, h * jnp.arange(n), z_nd, h, clustering.on_sphere
-    )
-    for _ in range(n):
-        p = 1 / (1 + np.exp(1 - u))
-        along = (1 - p) + p * u  # the part of the step that only lengthens
-        u += h * 2 * p * (1 - u**2) / (1 + h * along)
-    assert float(states[-1, 0] @ states[-1, 1]) == pytest.approx(u, abs=5e-4)
-
-
-def test_the_simulation_of_the_paper():
-    steady, grown = ([clustering.grown(s, d) for s in range(3)] for d in (0, 4))
-    for states in (*steady, *grown):
-        assert states.shape == (201, 40, 3) and np.isfinite(states).all()
-        np.testing.assert_allclose(states.mean(-1), 0, atol=1e-5)
-        np.testing.assert_allclose(states.var(-1), 1, rtol=1e-4)
-
-
-def test_growth_keeps_tokens_of_identity_weights_apart():
-    """Each attends more and more to itself alone, and stays."""
-    z_nd = clustering.random_weights(0)[2]
-    ways = [np.asarray(by_identity(degree, z_nd)) for degree in (0, 1, 2)]
-    counts = [clustering.num_clusters(states)[-1] for states in ways]
-    assert counts[0] < counts[1] < counts[2]
+from diffeq_former.analysis import clustering
 
 
 def test_counts_and_dispersion_of_known_groups():
@@ -83,30 +18,72 @@ def test_counts_and_dispersion_of_known_groups():
     np.testing.assert_allclose(clustering.dispersion(states)[2], 0, atol=1e-12)
 
 
+def test_a_long_chain_is_one_cluster_and_the_threshold_is_a_distance():
+    """The longest chain of 40 tokens, in random order; then a link too long."""
+    order = np.random.default_rng(0).permutation(40)
+    counts = []
+    for chord in (0.099, 0.101):
+        angles = 2 * np.arcsin(chord / 2) * order
+        states = np.stack([np.cos(angles), np.sin(angles), 0 * angles], -1)[None]
+        counts += clustering.num_clusters(states).tolist()
+    assert counts == [1, 40]
+
+
+def test_half_time_is_the_first_with_half_of_the_clusters():
+    times = np.array([0, 0.1, 0.4, 1])
+    assert clustering.half_time(np.array([40, 21, 20, 25]), times) == 0.4
+    assert clustering.half_time(np.array([40, 21, 21, 21]), times) == np.inf
+
+
 def test_three_axes_keep_all_that_three_dimensions_have():
     random = np.random.default_rng(0)
     flat = random.normal(size=(5, 4, 3)) @ random.normal(size=(3, 9))
-    way = clustering.in_three(flat)
-    assert way.shape == (5, 4, 3)
-    gaps = [np.linalg.norm(v[0][:, None] - v[-1][None], axis=-1) for v in (flat, way)]
+    projected = clustering.in_three(flat)
+    assert projected.shape == (5, 4, 3)
+    gaps = [
+        np.linalg.norm(v[0][:, None] - v[-1][None], axis=-1) for v in (flat, projected)
+    ]
     np.testing.assert_allclose(*gaps, rtol=1e-9)
-    np.testing.assert_array_equal(clustering.in_three(way), way)
 
 
-@pytest.mark.parametrize("norm", ["pre", "none"])
-def test_a_models_heads_move_tokens_as_its_attention_does(norm):
-    """The second of two tokens sees all in the model too; without its biases."""
-    config = dataclasses.replace(TINY, stabilisers=Stabilisers(norm=norm))
-    model = LoadedModel("run", config, params_of(config), None, mesh_of())
-    weights = model.weights_at(model.times(None))
-    for unit in weights.values():
-        if "bias" in unit:
-            unit["bias"] = np.zeros_like(unit["bias"])
-    z_nD = np.random.default_rng(0).normal(size=(2, 16)).astype("float32")
-    products = spectra.products(config, weights)
-    states = clustering.of_model(config, weights, products, z_nD)
-    assert states.shape == (4, 2, 16)
-    weights_S = {n: {k: v[:1] for k, v in u.items()} for n, u in weights.items()}
-    weights_S["ff_out"] = {k: 0 * v for k, v in weights_S["ff_out"].items()}
-    expected = jax.jit(step, static_argnums=0)(config, weights_S, z_nD)
-    np.testing.assert_allclose(states[1, 1], expected[1], atol=1e-5)
+def test_the_median_seed_and_differences_between_the_same_seeds():
+    """Tokens at angles of 90 degrees: 1, 2 and 4 clusters, then each one fewer."""
+    u = np.array([[1, 0, 0], [0, 1, 0], [-1, 0, 0], [0, -1, 0]], float)
+    ends = {1: u[[0, 0, 0, 0]], 2: u[[0, 0, 0, 1]], 3: u[[0, 0, 1, 2]], 4: u}
+    runs = [
+        clustering._Runs([np.stack([u, ends[n]]) for n in counts], np.array([0, 1]))
+        for counts in ((4, 1, 2), (3, 1, 1))
+    ]
+    first, other = (run.summary(runs[0]) for run in runs)
+    np.testing.assert_array_equal(runs[0].typical(runs[0]), runs[0].states[2])
+    np.testing.assert_array_equal(runs[1].typical(runs[0]), runs[1].states[2])
+    assert first["difference"] is None
+    assert other["difference"]["mean"] == pytest.approx(-2 / 3)
+    assert first["at the end"]["clusters"]["mean"] == pytest.approx(7 / 3)
+    assert first["half time"] == 1 and other["half time"] == 1
+    np.testing.assert_allclose(first["mean"]["dispersion"][0], 1)
+
+
+def test_polynomials_are_rows_beside_the_first(monkeypatch, tmp_path):
+    states = np.random.default_rng(0).normal(size=(2, 3, 4, 16))
+    monkeypatch.setattr(clustering, "_of_model", lambda *_: list(states))
+    for name in ("_plot_trajectories", "_plot_clusters"):
+        monkeypatch.setattr(clustering, name, lambda *_: None)
+    model = type("Model", (), {"name": "run"})
+    options = {"polynomials": ["(1+t)^1", "(t/T)^3"], "normalisation": "none"}
+    rows = clustering.analyze(
+        model, tmp_path, num_seeds=2, horizon=2.0, step_size=0.1, **options
+    )
+    kinds = [(row["weights"], row.get("beta")) for row in rows]
+    assert kinds == [
+        *(("random", "(1+t)^1"), ("random", "(t/T)^3")),
+        *(("identity", "(1+t)^1"), ("identity", "(t/T)^3"), ("heads of run", None)),
+    ]
+    assert ["difference" in row for row in rows] == [False, True, False, True, False]
+    values = json.loads((tmp_path / "clustering.json").read_text())
+    assert values["step size"] == pytest.approx(0.1) and values["horizon"] == 2
+    for run in values["runs"][:4]:
+        assert run["time"][-1] == pytest.approx(1) and len(run["time"]) == 21
+    arrays = np.load(tmp_path / "ways.npz")
+    assert arrays["random"].shape == (2, 21, 40, 3)
+    assert arrays["model"].shape == (1, 3, 4, 3)

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import json
-import sys
 
 import jax
 import numpy as np
@@ -12,8 +11,8 @@ from browser import assert_readable, needs_browser, on_a_phone
 from cases import mesh_of, params_of
 from runs import TINY
 
-from diffeq_former.analysis import clustering, plotting, token_heatmap
 from diffeq_former.analysis import loaded_model as subjects
+from diffeq_former.analysis import plotting, simulation
 from diffeq_former.analysis.registry import KINDS, load
 from diffeq_former.analysis.results import bind
 from diffeq_former.data.tokenizers import ByteTokenizer
@@ -29,7 +28,22 @@ WRITTEN = {
         lambda x: np.shape(x["sentences"][0]["whole"]),
         (10, 3),
     ),
+    "antecedent": (
+        "antecedent.json",
+        lambda x: np.shape(x["sentences"][1]["whole"]),
+        (16,),
+    ),
+    "adversarial": (
+        "adversarial.json",
+        lambda x: np.shape([s["ascent"]["change"] for s in x["sentences"]]),
+        (3, 4),
+    ),
     "attention": ("attention.json", lambda x: np.shape(x["mean"]["entropy"]), (2, 2)),
+    "induction": (
+        "induction.json",
+        lambda x: np.shape(x["beside"]["scores"]["prefix_matching"]),
+        (2, 2),
+    ),
     "entropy": (
         "entropy.json",
         lambda x: np.shape(x["sentences"][0]["entropy"]),
@@ -43,7 +57,7 @@ WRITTEN = {
     "pde": ("pde.json", lambda x: np.shape(x["over depth"][5]["roughness"]), (3,)),
     "clustering": (
         "clustering.json",
-        lambda x: np.shape(x["over time"]["model"]["clusters"]["mean"]),
+        lambda x: np.shape(x["runs"][-1]["mean"]["clusters"]),
         (3,),
     ),
 }
@@ -71,6 +85,15 @@ def _entropies(model, sentences):
     ]
 
 
+def _antecedents(path):
+    """A file of two sentences, as short as the model's context."""
+    path.write_text(
+        '{"text": "Al met Bo", "antecedent": "Al", "next": "his"}\n'
+        '{"text": "Al saw Bo lose", "antecedent": "Bo"}\n'
+    )
+    return path
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def written(request, model, tmp_path_factory):
     """A kind, its folder, and its figures."""
@@ -80,10 +103,12 @@ def written(request, model, tmp_path_factory):
     options = {
         "sentences": subjects.encode(model, TEXTS),
         "num_seeds": 2,
+        "file": str(_antecedents(folder.with_suffix(".jsonl"))),
+        "polynomials": ["(t/T)^0", "(t/T)^2"],
         "beside": model,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clustering, "NUM_TOKENS", 6)  # a line each in four pictures
+        patch.setattr(simulation, "NUM_TOKENS", 6)  # a line each in each picture
         figures = load(kind)(
             model, folder, **{k: v for k, v in options.items() if k in known}
         )
@@ -126,18 +151,12 @@ def test_a_browser_shows_them_on_a_phone(written, tmp_path):
 
 
 def test_eigenvalues_are_written_complex(model, tmp_path, monkeypatch):
-    module = sys.modules[load("spectra").__module__]
-    for pictures_of in ("_plot_bands", "_plot_heads"):
-        monkeypatch.setattr(module, pictures_of, lambda found, path: None)
+    for name in ("plot_bands", "plot_heads", "plot_paths", "plot_jumps"):
+        monkeypatch.setattr(spectra_plots, name, lambda *args: None)
     load("spectra")(model, tmp_path, num_times=5)
     arrays = np.load(tmp_path / "spectra.npz", allow_pickle=False)
     assert np.abs(arrays["run.ov.eigenvalues"].imag).max() > 0
     assert arrays["run.ov.eigenvalues"].shape == (5, 2, 8)
-
-
-def test_the_most_influential_token_is_the_darkest():
-    assert token_heatmap.shares([2.0, 5.0, 3.5]) == [0.0, 1.0, 0.5]
-    assert token_heatmap.shares([2.0, 2.0]) == [0.0, 0.0]
 
 
 def test_wrong_sentences_are_refused(model, tmp_path):

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from diffeq_former.analysis.trajectory import angles, describe, effective_rank
+from diffeq_former.analysis.trajectory import (
+    angles,
+    describe,
+    effective_rank,
+    interaction_energy,
+)
 
 RANDOM = np.random.default_rng(0)
 
@@ -56,3 +61,22 @@ def test_effective_rank_of_equal_directions_is_their_number(rank):
     x_LD = np.concatenate([basis[:rank], np.zeros((3, 8))])
     assert effective_rank(x_LD) == pytest.approx(rank)
     assert effective_rank(7 * x_LD) == pytest.approx(rank)
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0, 9.0])
+def test_interaction_energy_of_known_directions(beta):
+    """Of orthogonal, opposite and equal directions, whatever their lengths."""
+    axes, lengths = np.eye(4), np.array([[1], [2], [3], [0.5]])
+    orthogonal, opposite = lengths * axes, np.array([axes[0], -3 * axes[0]])
+    found = interaction_energy(np.stack([orthogonal, lengths * axes[:1]]), beta)
+    grown = np.exp(beta)
+    expected = [(4 * grown + 12) / 16, grown]
+    np.testing.assert_allclose(found, np.array(expected) / (2 * beta))
+    expected = (grown + 1 / grown) / 2 / (2 * beta)
+    assert interaction_energy(opposite, beta) == pytest.approx(expected)
+
+
+def test_energy_along_a_trajectory_is_a_fraction_of_its_maximum():
+    """Two orthogonal tokens that meet: from (e + 1) / 2e to 1."""
+    x = np.array([[[1, 0], [0, 2]], [[1, 0], [2, 0]]])
+    np.testing.assert_allclose(describe(x, 1.0)["energy"], [(1 + 1 / np.e) / 2, 1])

@@ -15,7 +15,7 @@ TOOLS = {
     "analyze.py spectra --workdir={run} --output={new}": ("num_times",),
     "analyze.py trajectory --workdir={run} --text=the --output={new}": ("text",),
     "analyze.py clustering --workdir={run} --num_seeds=1 --output={new}": (
-        "num_seeds",
+        *("num_seeds", "polynomials", "horizon", "step_size", "normalisation"),
     ),
     "analyze.py lyapunov --workdir={run} --text=the --output={new}": (
         *("num_exponents", "text"),
