@@ -1,12 +1,15 @@
 """Turn a file in configs/ and command-line overrides into an immutable `Config`."""
 
+import ast
 import dataclasses
+from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
 from diffeq_former.config.dataclass_config import build
 from diffeq_former.config.schema import Config
 from diffeq_former.config.validation import validate
+from diffeq_former.errors import UserError
 
 
 def default_config() -> ConfigDict:
@@ -30,3 +33,34 @@ def resolve(config: ConfigDict | dict) -> Config:
     resolved = build(Config, values, "config")
     validate(resolved)
     return resolved
+
+
+def overridden(config: ConfigDict, settings: Sequence[str], *, flag: str) -> Config:
+    """Return the resolved config with some settings changed.
+
+    Args:
+      config: The config; it stays as it is.
+      settings: SECTION.FIELD=VALUE, with values as in Python; other text is a string.
+      flag: The flag that gave the settings, for error messages.
+
+    Raises:
+      UserError: As `resolve`, and if a setting has another form.
+    """
+    values = config.to_dict()
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        *sections, field = path.split(".")
+        part = values
+        for section in sections:
+            part = part.get(section) if isinstance(part, dict) else None
+        if not equals or not isinstance(part, dict):
+            raise UserError(f"--{flag}: expected SECTION.FIELD=VALUE, got {setting!r}")
+        part[field] = _parsed(value)
+    return resolve(values)
+
+
+def _parsed(value: str):
+    try:
+        return ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return value

@@ -5,28 +5,21 @@ designs of its MLP (figure 18) and Adam's second decay (figure 7), each beside t
 transformer.
 """
 
+import functools
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-
 from diffeq_former.analysis import plotting
 from diffeq_former.atomic_io import make_directory
-from diffeq_former.config import Config, MeshConfig
+from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import keys
 from diffeq_former.errors import UserError
 from diffeq_former.experiments import runs
-from diffeq_former.hardware import hardware_of
-from diffeq_former.models.transformer import Transformer
-from diffeq_former.planning.closed_form import axis_sizes, needed_memory
-from diffeq_former.process_exit import OK
-from diffeq_former.training.run_directory import read_config
+from diffeq_former.experiments.measured import measured
 
-_MEASURED = ("tokens_per_second", "host_memory_gib", "device_memory_gib")
 # How settings begin that a plain transformer does not have.
 _OF_HYPERNETWORKS = ("model.time_", "model.generate_weights", "optimizer.bank_")
 # A value of the setting (None: the model does not have it), and whether it is plain.
@@ -36,25 +29,25 @@ Variant = tuple[str | None, bool]
 def run(
     vary: str,
     output: Path,
+    config: Config,
     config_flags: list[str],
     seeds: Sequence[int],
     plain: Sequence[str] | None,
-) -> int:
+) -> None:
     """Train a run for each value and seed, where there is none, and report them.
 
     Args:
       vary: SECTION.FIELD=VALUE,VALUE,...
       output: The folder of all runs; it gets figures.jsonl and ablation.png.
+      config: The config of the runs.
       config_flags: Flags for `diffeq_former.main` that all runs share.
       seeds: The seeds of each model.
       plain: SECTION.FIELD=VALUE of the plain transformer, beside what makes it one;
         None: leave it out.
 
-    Returns:
-      The exit code: that of a run that did not end well, if there is one.
-
     Raises:
       UserError: If there is no such setting, or the study is done.
+      SystemExit: With the exit code of a run that does not end well.
     """
     setting, values = varied(vary)
     picture = output / "ablation.png"
@@ -65,24 +58,38 @@ def run(
         )
     plotting.require_matplotlib()
     make_directory(output)
-    wanted = [*itertools.product(variants(setting, values, plain), seeds)]
-    study, figures = runs.Study(output, len(wanted)), []
-    for variant, seed in wanted:
-        changes = changes_of(setting, variant, plain)
-        value, is_plain = variant
-        name = ",".join(
-            ["plain"] * is_plain
-            + [f"{setting}={value}"] * (value is not None)
-            + [f"seed={seed}"]
-        )
-        flags = runs.config_flags([*changes, f"seed={seed}"])
-        if code := study.train(name, *config_flags, *flags):
-            return code
-        row = {"plain": is_plain, "setting": setting, "value": value, "seed": seed}
-        figures.append(row | _figures(output / name))
-    runs.report(output, figures)
-    _plot(figures, picture)
-    return OK
+    wanted = variants(setting, values, plain)
+    study = runs.Study(output, len(wanted) * len(seeds), config_flags)
+    trained = train(study, config, setting, wanted, seeds, plain)
+    rows = [row | measured(workdir) for row, workdir in trained]
+    runs.report(output, rows)
+    plot(rows, picture)
+
+
+def train(
+    study: runs.Study,
+    config: Config,
+    setting: str,
+    wanted: Sequence[Variant],
+    seeds: Sequence[int],
+    plain: Sequence[str] | None,
+) -> runs.Trained:
+    """Train a model for each variant and seed; see `run`."""
+    own = str(functools.reduce(getattr, setting.split("."), config))
+    trained = []
+    for (value, is_plain), seed in itertools.product(wanted, seeds):
+        settings = [*runs.BASELINE, *(plain or ())] if is_plain else []
+        if value not in (None, own):
+            settings.append(f"{setting}={value}")
+        row = {"model": label(value, is_plain), "plain": is_plain}
+        row |= {"setting": setting, "value": value, "seed": seed}
+        trained.append((row, study.train_model(settings, seed)))
+    return trained
+
+
+def label(value: str | None, is_plain: bool) -> str:
+    """Return the name of a variant in plots."""
+    return ", ".join([*["plain"] * is_plain, *filter(None, [value])])
 
 
 def varied(vary: str) -> tuple[str, list[str]]:
@@ -117,45 +124,20 @@ def variants(
     return found + [(value, True) for value in ([None] if fixed else values)]
 
 
-def changes_of(
-    setting: str, variant: Variant, plain: Sequence[str] | None
-) -> list[str]:
-    """Return the variant's settings, as SECTION.FIELD=VALUE."""
-    value, is_plain = variant
-    changes = [*runs.BASELINE, *(plain or ())] if is_plain else []
-    return changes + ([] if value is None else [f"{setting}={value}"])
+def plot(figures: list[dict], picture: Path) -> None:
+    """Plot perplexities over training, and what the setting changes.
 
-
-def _figures(workdir: Path) -> dict:
-    config, losses = read_config(workdir), runs.validation_losses(workdir)
-    measured = {name: runs.records(workdir, name) for name in _MEASURED}
-    return {
-        "steps": list(losses),
-        "losses": list(losses.values()),
-        "perplexity": math.exp(list(losses.values())[-1]),
-        "parameters": num_parameters(Transformer(config.model)),
-        "planned_memory_gib": _planned_memory(config) / 2**30,
-    } | {name: statistics.median(x.values()) for name, x in measured.items() if x}
-
-
-def _planned_memory(config) -> float:
-    sizes, seq_len = axis_sizes(MeshConfig(), num_devices=1), config.model.max_len
-    return needed_memory(config, sizes, hardware_of(jax.devices()[0]), seq_len).total
-
-
-def num_parameters(model) -> int:
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
-    return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes["params"]))
-
-
-def _plot(figures: list[dict], picture: Path) -> None:
+    Args:
+      figures: Rows of `train`.
+      picture: The .png file to write.
+    """
     setting = figures[0]["setting"]
-    measured = all("device_memory_gib" in figure for figure in figures)
-    memory = "device_memory_gib" if measured else "planned_memory_gib"
+    known = all("device_memory_gib" in figure for figure in figures)
+    memory = "device_memory_gib" if known else "planned_memory_gib"
     panels = {
         "perplexity": "validation perplexity",
         "tokens_per_second": "tokens a second (median)",
-        memory: f"GiB on a device ({'measured' if measured else 'planned'})",
+        memory: f"GiB on a device ({'measured' if known else 'planned'})",
     }
     of_model: dict[Variant, list[dict]] = {}
     for figure in figures:
@@ -164,10 +146,13 @@ def _plot(figures: list[dict], picture: Path) -> None:
         curves, *others = grid.flat
         styles = itertools.cycle(plotting.STYLES)
         for (value, is_plain), found in of_model.items():
-            label = ", ".join([*["plain"] * is_plain, *filter(None, [value])])
             perplexities = [[math.exp(x) for x in figure["losses"]] for figure in found]
             plotting.plot_mean_and_range(
-                curves, found[0]["steps"], perplexities, next(styles), label
+                curves,
+                found[0]["steps"],
+                perplexities,
+                next(styles),
+                label(value, is_plain),
             )
         curves.set(xlabel="optimizer step", ylabel="validation perplexity")
         curves.set_yscale("log")

@@ -1,17 +1,17 @@
 """Helpers for studies that train several runs one after the other."""
 
 import json
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from diffeq_former.errors import UserError
-from diffeq_former.training import metrics_file
+from diffeq_former.config import variants
 
-# The plain transformer beside a model.
-BASELINE = ("model.weights=layer_table", "model.solver=lie_trotter")
+# Settings of the plain transformer beside a model.
+BASELINE = tuple(f"{name}={value}" for name, value in variants.BASELINE.items())
 
 
 def config_flags(settings: Sequence[str]) -> list[str]:
@@ -29,43 +29,70 @@ def config_arguments(argv: list[str]) -> list[str]:
     return found
 
 
+# Rows that identify runs, each with the run's folder. A study measures its runs after
+# all are trained, since reading them takes the devices that the trainings need.
+Trained = list[tuple[dict, Path]]
+
+
 class Study:
-    """Trains the runs of a study one after the other, and says how far it is.
+    """Trains the runs of a study one after the other, and reports its progress.
 
     Args:
-      output: Folder of the runs.
-      num_runs: How many there are.
+      folder: Folder of the runs.
+      num_runs: Their number.
+      config_flags: Flags for `diffeq_former.main` that the models share.
     """
 
-    def __init__(self, output: Path, num_runs: int):
-        self._output, self._num_runs = output, num_runs
+    def __init__(self, folder: Path, num_runs: int, config_flags: Sequence[str]):
+        self._folder, self._num_runs, self._shared = folder, num_runs, config_flags
         self._number, self._seconds = 0, []
 
-    def train(self, name: str, *config: str) -> int:
-        """Start or resume training in the folder `name`, and return the exit code.
+    def train_model(self, settings: Sequence[str], seed: int) -> Path:
+        """Train a model with these settings beside the shared ones; see `train`.
+
+        Models with the same settings and seed are the same run.
+
+        Args:
+          settings: SECTION.FIELD=VALUE; of a path, the last part names the run.
+          seed: The run's seed.
+        """
+        name = list(settings)
+        if set(BASELINE) <= set(settings):
+            name = ["plain", *(x for x in settings if x not in BASELINE)]
+        name = ",".join(re.sub("=.*/", "=", x) for x in name) or "config"
+        flags = config_flags([*settings, f"seed={seed}"])
+        return self.train(f"{name},seed={seed}", *self._shared, *flags)
+
+    def train(self, name: str, *flags: str) -> Path:
+        """Start or resume a training, and return its folder.
 
         Its stdout is discarded, as the folder has the same metrics.
 
         Args:
           name: The run's folder in that of the study.
-          *config: Flags for `diffeq_former.main`.
+          *flags: Flags for `diffeq_former.main`.
+
+        Raises:
+          SystemExit: With the exit code of a training that does not end well.
         """
         self._number += 1
-        workdir = self._output / name
+        workdir = self._folder / name
         print(
             f"run {self._number} of {self._num_runs}{self._time_left()}: {workdir}:"
-            f" {' '.join(config)}",
+            f" {' '.join(flags)}",
             file=sys.stderr,
             flush=True,
         )
-        command = [sys.executable, "-m", "diffeq_former.main", *config]
+        command = [sys.executable, "-m", "diffeq_former.main", *flags]
         start, is_new = time.monotonic(), not workdir.exists()
         code = subprocess.run(
             [*command, f"--workdir={workdir}"], stdout=subprocess.DEVNULL
         ).returncode
+        if code:
+            raise SystemExit(code)
         if is_new:
             self._seconds.append(time.monotonic() - start)
-        return code
+        return workdir
 
     def _time_left(self) -> str:
         """Return an estimate by the runs that have been trained since the start."""
@@ -74,26 +101,6 @@ class Study:
         mean = sum(self._seconds) / len(self._seconds)
         minutes = mean * (self._num_runs - self._number + 1) / 60
         return f", about {minutes:.0f} min left"
-
-
-def records(workdir: Path, name: str) -> dict[int, float]:
-    """Return the values of a metric by step; for repeated steps the last value."""
-    lines = metrics_file.read(workdir)
-    return {line["step"]: line[name] for line in lines if name in line}
-
-
-def validation_losses(workdir: Path) -> dict[int, float]:
-    """Return the validation losses by step.
-
-    Raises:
-      UserError: If the run was never evaluated.
-    """
-    found = records(workdir, "validation/loss")
-    if not found:
-        raise UserError(
-            f"{workdir} was never evaluated: set training.eval_every to 1 or more"
-        )
-    return found
 
 
 def report(output: Path, rows: list[dict]) -> None:

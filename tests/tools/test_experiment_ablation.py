@@ -48,8 +48,9 @@ def test_a_run_for_each_value(tool, flags, tmp_path):
     assert described == list(itertools.product([False, True], ["1", "3"], [0, 1]))
     for line in lines:
         assert line["steps"] == {"1": [1, 2, 3], "3": [3]}[line["value"]]
-        plain = "plain," * line["plain"]
-        name = f"{plain}training.eval_every={line['value']},seed={line['seed']}"
+        name = ["plain"] * line["plain"]
+        name += ["training.eval_every=1"] * (line["value"] == "1")  # the config's is 3
+        name = ",".join(name or ["config"]) + f",seed={line['seed']}"
         assert_figures(tool, tmp_path / name, line)
     assert (tmp_path / "ablation.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figures.jsonl").read_text() == result.stdout

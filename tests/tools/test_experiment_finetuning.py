@@ -72,7 +72,9 @@ def test_each_run_starts_at_the_loss_of_its_base(tool, flags, tmp_path):
         directions.items(), depths.items()
     ):
         steps = [f"--num_steps={','.join(map(str, numbers))}"] * (len(numbers) > 1)
-        base = f"--workdir={tmp_path}/{model},{source.name},seed=0"
+        name = ["plain", "model.num_layers=3"] * (model == "plain")
+        name += [f"data.path={source.name}"] * (source == one)
+        base = f"--workdir={tmp_path}/{','.join(name or ['config'])},seed=0"
         evaluated = tool("evaluate.py", base, f"--data={target}", *steps)
         assert evaluated.returncode == 0, evaluated.stderr
         for line in map(json.loads, evaluated.stdout.splitlines()):
