@@ -11,6 +11,7 @@ from diffeq_former.analysis import depth, plotting
 from diffeq_former.analysis.loaded_model import sentence_states
 from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import interval
+from diffeq_former.analysis.token_heatmap import label_tokens
 
 
 def describe(maps_TNLL: np.ndarray) -> dict[str, np.ndarray]:
@@ -37,6 +38,7 @@ def describe(maps_TNLL: np.ndarray) -> dict[str, np.ndarray]:
 
 
 _MAX_STEPS, _MAX_HEADS = 6, 8  # shown in maps.png, evenly spaced
+_MAX_LABELS = 32  # tokens labelled on each axis of a map
 
 
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
@@ -57,7 +59,7 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
         for s, d in zip(sentences, summaries, strict=True)
     ]
     write_json(folder / "attention.json", {"mean": mean, "sentences": measured})
-    _plot_maps(folder / "maps.png", maps[0])
+    _plot_maps(folder / "maps.png", maps[0], sentences[0].tokens)
     _plot_heads(folder / "heads.png", mean)
     return [
         {"measure": key} | interval([d[key].mean() for d in summaries]) for key in mean
@@ -69,11 +71,12 @@ def chosen(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def _plot_maps(path: Path, maps_TNLL: np.ndarray) -> None:
-    T, N = maps_TNLL.shape[:2]
+def _plot_maps(path: Path, maps_TNLL: np.ndarray, tokens) -> None:
+    T, N, L = maps_TNLL.shape[:3]
     steps, heads = chosen(T, _MAX_STEPS), chosen(N, _MAX_HEADS)
     shape = {"nrows": len(steps), "ncols": len(heads), "squeeze": False}
-    size = (2 + 1.8 * len(heads), 1 + 1.8 * len(steps))
+    side = max(1.8, 0.13 * min(L, _MAX_LABELS))
+    size = (2 + side * len(heads), 1.6 + side * len(steps))
     with plotting.saved_figure(path, size, sharex=True, sharey=True, **shape) as grid:
         for row, step in zip(grid, steps, strict=True):
             for axes, head in zip(row, heads, strict=True):
@@ -81,9 +84,11 @@ def _plot_maps(path: Path, maps_TNLL: np.ndarray) -> None:
                     maps_TNLL[step, head], cmap=plotting.COLORMAP, vmin=0, vmax=1
                 )
                 axes.set_title(f"step {step + 1}, head {head}", fontsize=8)
+        for axis in [a.xaxis for a in grid[-1]] + [a.yaxis for a in grid[:, 0]]:
+            label_tokens(axis, tokens, _MAX_LABELS)
         figure = grid[0, 0].figure
-        figure.supxlabel("key position")
-        figure.supylabel("query position")
+        figure.supxlabel("key token")
+        figure.supylabel("query token")
         figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
 
 
@@ -104,5 +109,5 @@ def _plot_heads(path: Path, mean: dict) -> None:
                 extent=(0.5, len(values_TN) + 0.5, -0.5, values_TN.shape[1] - 0.5),
             )
             axes.set(title=key, xlabel="solver step", ylabel="head")
-            axes.yaxis.get_major_locator().set_params(integer=True)
+            plotting.integer_ticks(axes.xaxis, axes.yaxis)
             axes.figure.colorbar(image, ax=axes, label=units[key])

@@ -15,7 +15,7 @@ from diffeq_former.analysis.loaded_model import depths, sentence_states
 from diffeq_former.analysis.plotting import plot_over_depth
 from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import over_sentences
-from diffeq_former.analysis.token_heatmap import plain_text
+from diffeq_former.analysis.token_heatmap import label_tokens
 from diffeq_former.config import ModelConfig
 
 
@@ -66,7 +66,7 @@ def _plot(path: Path, times, first: dict, summary: dict) -> None:
         image = right.imshow(
             first["entropy"], aspect="auto", origin="lower", cmap=plotting.COLORMAP
         )
-        labels = [plain_text(token) for token in first["tokens"]]
-        right.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
-        right.set(xlabel="token of the first sentence", ylabel="solver steps")
+        label_tokens(right.xaxis, first["tokens"])
+        plotting.integer_ticks(right.yaxis)
+        right.set(xlabel="token of the first sentence", ylabel="solver steps taken")
         right.figure.colorbar(image, ax=right, label="entropy (nats)")

@@ -59,6 +59,12 @@ def saved_figure(
         pyplot.close(figure)
 
 
+def integer_ticks(*axes) -> None:
+    """Put the ticks of these x or y axes at integers, even if there is only one."""
+    for axis in axes:
+        axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+
+
 def plot_over_depth(axes, times_T, mean_T, summary: dict) -> None:
     """Plot the mean over depth, with the band of its confidence interval if known."""
     axes.plot(times_T, mean_T, "k-", label="mean")

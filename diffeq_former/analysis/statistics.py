@@ -22,6 +22,21 @@ def interval(values) -> dict[str, float | int | None]:
     return {"mean": mean, "low": low, "high": high, "count": len(values)}
 
 
+def proportion(successes) -> dict[str, float | int | None]:
+    """Return the share of true values, with its 95 % Wilson score interval (1927).
+
+    Unlike a bootstrap interval, it has a width even if all values are equal. The fields
+    are those of `interval`.
+    """
+    successes = np.asarray(successes, bool)
+    share, n, z = successes.mean(), len(successes), 1.959964
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    spread = share * (1 - share) / n + (z / (2 * n)) ** 2
+    half = z * np.sqrt(spread) / (1 + z**2 / n)
+    low, high = float(max(0, centre - half)), float(min(1, centre + half))
+    return {"mean": float(share), "low": low, "high": high, "count": n}
+
+
 def rank_correlation(a, b) -> float:
     """Return Spearman's rank correlation; NaN if all values of one are equal."""
     ranks = [_ranks(np.asarray(values)) for values in (a, b)]
@@ -30,11 +45,26 @@ def rank_correlation(a, b) -> float:
     return float(x @ y / norm) if norm else float("nan")
 
 
+def correlation_interval(a, b) -> dict[str, float | int | None]:
+    """Return the rank correlation, with a 95 % bootstrap interval over the pairs.
+
+    All are None if all values of `a` or of `b` are equal.
+    """
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    found = dict.fromkeys(("rank_correlation", "low", "high")) | {"count": len(a)}
+    if np.isnan(correlation := rank_correlation(a, b)):
+        return found
+    rows = np.random.default_rng(0).integers(len(a), size=(_RESAMPLES, len(a)))
+    resampled = [rank_correlation(a[row], b[row]) for row in rows]
+    low, high = np.nanpercentile(resampled, (2.5, 97.5)).tolist()
+    return found | {"rank_correlation": correlation, "low": low, "high": high}
+
+
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Rank values from 0; ties get the mean of their ranks."""
-    below = (values[:, None] > values[None]).sum(1)
-    equal = (values[:, None] == values[None]).sum(1)
-    return below + (equal - 1) / 2
+    ordered = np.sort(values)
+    below = np.searchsorted(ordered, values, "left")
+    return (below + np.searchsorted(ordered, values, "right") - 1) / 2
 
 
 def over_sentences(values: list[np.ndarray]) -> dict[str, np.ndarray]:

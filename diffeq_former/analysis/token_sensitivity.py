@@ -83,7 +83,7 @@ def analyze(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list
     unit = f"1 / interval of depth (interval {trained.config.interval:g})"
     numbers = {"unit": unit, "summary": summary, "sentences": measured}
     write_json(folder / "lyapunov.json", numbers)
-    first = [plain(_leading(sentence)) for sentence in measured]
+    first = [plain(leading(sentence)) for sentence in measured]
     title = f"{trained.name}: sensitivity of the next-token prediction"
     token_heatmap.write_page(folder / "tokens.html", title, first, ROWS)
     token_heatmap.plot(folder / "tokens.png", first, ROWS)
@@ -91,38 +91,16 @@ def analyze(trained, folder: Path, *, sentences, num_exponents: int = 3) -> list
 
 
 def _measure(trained, sentence, num_exponents: int) -> dict:
-    c, outer, table = (
-        trained.config,
-        trained.outer,
-        jax.device_put(trained.table),
-    )
     length = len(sentence.ids)
-    padded = min(c.max_len, -(-length // _MULTIPLE) * _MULTIPLE)
-    # Attention is causal, so padding affects no earlier token.
-    ids_L = np.pad(sentence.ids, (0, padded - length))
-    last = length - 1
-    x_LD = depth.embed(c, outer, ids_L)
-    states_TLD = depth.states(c, table, x_LD)
-    along = (c, table, states_TLD, last)
-    maps_TNLL = depth.attention_maps(c, table, states_TLD)
-    probes = min(_MAX_PROBES, c.d_model)
-    next_V = depth.logits(c, outer, states_TLD[-1])[
-        last, : trained.tokenizer.vocab_size
-    ]
-    per_token = {
-        field: lyapunov.token_to_token(*along, field, num_exponents)
-        for field in depth.FIELDS
-    } | {
-        "influence": lyapunov.influence(*along, "whole", probes),
-        "rollout": rollout(maps_TNLL, last),
-        "gradient_x_input": gradient_x_input(c, outer, table, x_LD, last),
-    }
-    whole = (c, table, states_TLD, length)
+    states_TLD = padded_states(trained, sentence.ids)
+    whole = (trained.config, trained.table, states_TLD, length)
     return {
         "text": sentence.text,
         "tokens": sentence.tokens,
-        "predicted": trained.tokenizer.decode([int(next_V.argmax())]),
-        **{name: np.asarray(values)[:length] for name, values in per_token.items()},
+        "predicted": trained.tokenizer.decode(
+            [likeliest(trained, states_TLD, length - 1)]
+        ),
+        **per_token(trained, states_TLD, length - 1, num_exponents),
         "coupled": {
             field: np.asarray(lyapunov.coupled(*whole, field, num_exponents))
             for field in depth.FIELDS
@@ -130,7 +108,55 @@ def _measure(trained, sentence, num_exponents: int) -> dict:
     }
 
 
-def _leading(sentence: dict) -> dict:
+def padded(trained, ids) -> np.ndarray:
+    """Pad the ids of a sentence to one of a few lengths, so that few are compiled for.
+
+    Attention is causal, so padding affects no earlier token.
+    """
+    length = min(trained.config.max_len, -(-len(ids) // _MULTIPLE) * _MULTIPLE)
+    return np.pad(ids, (0, length - len(ids)))
+
+
+def padded_states(trained, ids) -> jax.Array:
+    """Return the states of a padded sentence, before and after all steps [T + 1, L, D].
+
+    See `padded`.
+    """
+    c = trained.config
+    x_LD = depth.embed(c, trained.outer, padded(trained, ids))
+    return depth.states(c, trained.table, x_LD)
+
+
+def per_token(trained, states_TLD, last: int, num_exponents: int) -> dict:
+    """Return the measures named in `ROWS`, of the tokens up to `last`.
+
+    The prediction is that of the token `last`.
+
+    Returns:
+      An array [last + 1] for each measure, [last + 1, K] for exponents.
+    """
+    c, outer, table = trained.config, trained.outer, jax.device_put(trained.table)
+    along = (c, table, states_TLD, last)
+    maps_TNLL = depth.attention_maps(c, table, states_TLD)
+    probes = min(_MAX_PROBES, c.d_model)
+    measures = {
+        field: lyapunov.token_to_token(*along, field, num_exponents)
+        for field in depth.FIELDS
+    } | {
+        "influence": lyapunov.influence(*along, "whole", probes),
+        "rollout": rollout(maps_TNLL, last),
+        "gradient_x_input": gradient_x_input(c, outer, table, states_TLD[0], last),
+    }
+    return {name: np.asarray(x)[: last + 1] for name, x in measures.items()}
+
+
+def likeliest(trained, states_TLD, last: int) -> int:
+    """Return the id of the likeliest next token after the token `last`."""
+    logits_LV = depth.logits(trained.config, trained.outer, states_TLD[-1])
+    return int(logits_LV[last, : trained.tokenizer.vocab_size].argmax())
+
+
+def leading(sentence: dict) -> dict:
     """Reduce to one value per token: the largest exponent, the absolute gradient."""
     return sentence | {
         "gradient_x_input": abs(sentence["gradient_x_input"]),
@@ -140,21 +166,21 @@ def _leading(sentence: dict) -> dict:
 
 def _summary(measured: list[dict]) -> dict[str, dict]:
     """Average over the sentences, with 95 % confidence intervals."""
-    leading, summary = [_leading(sentence) for sentence in measured], {}
+    reduced, summary = [leading(sentence) for sentence in measured], {}
     for field in _EXPONENTS:
         summary |= {
             f"{field}: leading exponent, token on itself": interval(
-                [s[field][-1] for s in leading]
+                [s[field][-1] for s in reduced]
             ),
             f"{field}: leading exponent, mean over earlier tokens": interval(
-                [s[field][:-1].mean() for s in leading]
+                [s[field][:-1].mean() for s in reduced]
             ),
             f"{field}: leading exponent, coupled system": interval(
                 [s["coupled"][field].max() for s in measured]
             ),
         }
         for other in ROWS.keys() - {field}:
-            correlations = [rank_correlation(s[field], s[other]) for s in leading]
+            correlations = [rank_correlation(s[field], s[other]) for s in reduced]
             key = f"{field}: rank correlation with {other}"
             summary[key] = interval(correlations)
     return dict(sorted(summary.items()))

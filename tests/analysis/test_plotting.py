@@ -37,3 +37,14 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"pip install -e '\.\[plot\]'"):
         plotting.new_plot(str(tmp_path / "a.png"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 24])
+def test_ticks_of_heads_and_steps_are_integers(tmp_path, count):
+    plotting.require_matplotlib()
+    with plotting.saved_figure(tmp_path / "a.png") as axes:
+        axes.set(xlim=(-0.5, count - 0.5), ylim=(0.5, count + 0.5))
+        plotting.integer_ticks(axes.xaxis, axes.yaxis)
+        for ticks, low in ((axes.get_xticks(), 0), (axes.get_yticks(), 1)):
+            shown = [tick for tick in ticks if low <= tick < low + count]
+            assert shown and all(tick == round(tick) for tick in ticks)

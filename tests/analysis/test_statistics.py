@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from diffeq_former.analysis.statistics import interval, rank_correlation
+from diffeq_former.analysis.statistics import (
+    correlation_interval,
+    interval,
+    proportion,
+    rank_correlation,
+)
 
 
 def test_the_interval_covers_as_often_as_it_says():
@@ -20,6 +25,18 @@ def test_one_value_has_no_interval():
     assert interval([])["mean"] is None
 
 
+@pytest.mark.parametrize("successes, count", [(0, 36), (7, 20), (5, 5)])
+def test_the_bounds_of_a_proportion_are_1_96_deviations_from_it(successes, count):
+    """The deviations are those of binomials whose probability is the bound."""
+    found = proportion([1] * successes + [0] * (count - successes))
+    assert found["mean"] == successes / count and found["count"] == count
+    for bound in (found["low"], found["high"]):
+        deviation = np.sqrt(bound * (1 - bound) / count)
+        distance = abs(bound - found["mean"])
+        assert distance == pytest.approx(1.959964 * deviation, abs=1e-9)
+    assert found["high"] - found["low"] > 0.09
+
+
 def test_rank_correlation_is_that_of_the_order():
     assert rank_correlation([1, 2, 3], [1, 10, 1000]) == pytest.approx(1)
     assert rank_correlation([1, 2, 3], [3, 2, -7]) == pytest.approx(-1)
@@ -27,3 +44,19 @@ def test_rank_correlation_is_that_of_the_order():
     found = rank_correlation([1, 5, 5, 9], [1, 2, 3, 4])
     assert found == pytest.approx(4.5 / np.sqrt(4.5 * 5))
     assert np.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
+
+
+def test_the_interval_of_a_correlation_is_that_of_fisher():
+    """Of normal pairs, by Fisher's z with the variance of Bonett and Wright (2000)."""
+    x, noise = np.random.default_rng(0).normal(size=(2, 150))
+    found = correlation_interval(x, 0.6 * x + 0.8 * noise)
+    r = found["rank_correlation"]
+    half = 1.96 * np.sqrt((1 + r**2 / 2) / (len(x) - 3))
+    expected = np.tanh(np.arctanh(r) + np.array([-half, half]))
+    np.testing.assert_allclose([found["low"], found["high"]], expected, atol=0.04)
+    assert 0.4 < r < 0.7 and expected[1] - expected[0] > 0.15
+
+
+def test_a_constant_has_no_correlation():
+    found = correlation_interval([1, 1, 1], [1, 2, 3])
+    assert found == {"rank_correlation": None, "low": None, "high": None, "count": 3}
