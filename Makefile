@@ -8,6 +8,11 @@
 # make soak    tries random settings, damage, names, kills and load: EXAMPLES of each,
 #              with the seeds from FIRST_SEED on
 # make lint    checks format and style
+# make paper-small TEXT='text:books/*.txt'
+#              trains the models of the paper's figures and tables at the size of
+#              configs/small.py and writes a page, PAPER/page/index.html, in some hours on
+#              two cores. TEXT is a source of tools/prepare_data.py, such as novels;
+#              OTHER_TEXT another to tune on. The same command resumes it
 #
 # Each makes its own virtual environment first, one for each version of Python:
 # make test PYTHON=python3.12
@@ -30,12 +35,20 @@ WITH_HF = tests/conversion/test_transformers.py tests/inference/test_harness.py 
     tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
     tests/tools/test_harness.py
 
-FOR_TARGETS = tests/planning tests/tools/test_plan.py tests/launch/test_files.py
+FOR_TARGETS = tests/planning tests/tools/test_plan.py \
+    tests/tools/test_experiment_sizes.py tests/launch/test_files.py
+
+PAPER ?= runs/paper-small
+OTHER_TEXT ?= stdlib
+PAPER_FLAGS ?= --num_seeds=3 --config.training.num_steps=500 \
+    --config.training.eval_every=100 --config.training.checkpoint_every=100 \
+    --full=training.num_steps=150 --full=training.eval_every=25 \
+    --lora=training.num_steps=150 --lora=training.eval_every=25
 
 EXAMPLES ?= 12
 FIRST_SEED ?= 0
 
-.PHONY: demo test test-all test-hf with-hf test-targets for-targets soak lint install
+.PHONY: paper-small demo test test-all test-hf with-hf test-targets for-targets soak lint install
 
 demo: install
 	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
@@ -63,6 +76,22 @@ test-targets:
 
 for-targets: install
 	JAX_PLATFORMS=cpu $(PYTEST) -m targets $(FOR_TARGETS)
+
+paper-small: install
+ifndef TEXT
+	$(error name the text: make paper-small TEXT='text:books/*.txt')
+endif
+	test -e $(PAPER)/tokenizer.model || $(VENV)/bin/python tools/train_tokenizer.py \
+	    --source='$(TEXT)' --vocab_size=4096 --output=$(PAPER)/tokenizer.model
+	test -e $(PAPER)/data/text || $(VENV)/bin/python tools/prepare_data.py \
+	    --source='$(TEXT)' --tokenizer=sentencepiece:$(PAPER)/tokenizer.model \
+	    --seq_len=128 --validation_fraction=0.005 --output=$(PAPER)/data/text
+	test -e $(PAPER)/data/other || $(VENV)/bin/python tools/prepare_data.py \
+	    --source='$(OTHER_TEXT)' --tokenizer=sentencepiece:$(PAPER)/tokenizer.model \
+	    --seq_len=128 --validation_fraction=0.005 --output=$(PAPER)/data/other
+	$(VENV)/bin/python tools/experiment.py paper --config=configs/small.py \
+	    --config.data.path=$(PAPER)/data/text --data=$(PAPER)/data/other \
+	    --output=$(PAPER) $(PAPER_FLAGS)
 
 lint: install
 	$(VENV)/bin/ruff format --check .

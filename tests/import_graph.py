@@ -36,9 +36,9 @@ LAYERS = (
     "conversion",
     "planning",
     "analysis",
+    "api",
     "experiments",
     "benchmarks",
-    "api",
     "cli",
     "main",
 )

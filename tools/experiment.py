@@ -2,20 +2,28 @@
 
 tools/experiment.py ablation --config=configs/small.py --config.data.path=data/books \
   --vary=model.time_embed_dim=12,24,48,96 --baseline --output=runs/ablation
+tools/experiment.py sizes --config=configs/paper/wikitext_medium.py --baseline \
+  --vary=model.time_embed_dim=20,48,96 --target=gpu:a100:1x2 --output=runs/sizes
 tools/experiment.py finetuning --config=configs/small.py --config.data.path=data/books \
   --data=data/wikitext --output=runs/study --full=training.num_steps=150 \
   --lora=training.num_steps=150
+tools/experiment.py paper --config=configs/small.py --config.data.path=data/books \
+  --data=data/wikitext --num_seeds=3 --output=runs/paper
 
 ablation trains --config with each value of one setting: the width of the time embedding
 (figures 14 and 15 of the paper), the two designs of its MLP
 (--vary=model.time_mlp=per_weight,shared; figure 18), Adam's second decay
 (--vary=optimizer.b2=0.95,0.99,0.999; figure 7), or any other. With --baseline, the
 plain transformer is trained, too: with each value, or once if it has no such setting. A
-JSON object for each run: plain, the setting and its value, seed, steps and losses (nats
-per token) of its evaluations, perplexity (the last), tokens_per_second (median),
-parameters, and memory in GiB: planned_memory_gib (of a step on one device, by the
-closed form of tools/plan.py), host_memory_gib (measured, of the whole process) and
+JSON object for each run: model, plain, the setting and its value, seed, steps and
+losses (nats per token) of its evaluations, perplexity (the last), tokens_per_second
+(median), parameters, and memory in GiB: planned_memory_gib (of a step on one device, by
+the closed form of tools/plan.py), host_memory_gib (measured, of the whole process) and
 device_memory_gib (measured, its peak, where the device reports it).
+
+sizes trains nothing: it reports the parameters of the same models (table 6) and the
+memory of a training step on the devices of --target (figure 16; see tools/plan.py), by
+the closed form and, with --compile, as compiled for them.
 
 finetuning is figure 5 of the paper (section 6.2) at the size of --config: a
 DiffEqFormer, trained as by diffeq_former.main with the same --config flags, is
@@ -26,14 +34,19 @@ seed, and at the steps of its evaluations the validation losses (nats per token)
 the lowest and the last perplexity. --full and --lora change configs/finetune/full.py
 and lora.py, and may be given again.
 
+paper trains all models that the paper's figures and tables compare, at the size of
+--config, and writes a page with their plots, analyses of the first two, and a verdict
+on each claim.
+
 --plain changes settings of the plain transformer alone (--plain=optimizer.b2=0.999).
 --num_seeds trains each run with several seeds, from config.seed on; plots then show
 means and ranges. --output gets a folder for each run, figures.jsonl with what is
-printed, and a plot (needs matplotlib: pip install -e '.[plot]'). Runs resume where they
-stand when the same command is given again.
+printed, and a plot (needs matplotlib: pip install -e '.[plot]'); of the paper, folders
+runs and page. Runs resume where they stand when the same command is given again.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -45,11 +58,14 @@ from diffeq_former.experiments.runs import config_arguments
 
 config_flags.DEFINE_config_file("config", None, "The config of the runs.")
 flags.DEFINE_string("output", None, "The folder of all runs.", required=True)
-flags.DEFINE_string("vary", None, "ablation: SECTION.FIELD=VALUE,VALUE,...")
-flags.DEFINE_bool("baseline", False, "ablation: also train the plain transformer.")
-flags.DEFINE_string("data", None, "finetuning: prepared text to tune on.")
-flags.DEFINE_multi_string("full", None, "finetuning: SECTION.FIELD=VALUE, in full.")
-flags.DEFINE_multi_string("lora", None, "finetuning: SECTION.FIELD=VALUE, by LoRA.")
+flags.DEFINE_string("vary", None, "ablation, sizes: SECTION.FIELD=VALUE,VALUE,...")
+flags.DEFINE_bool("baseline", False, "ablation, sizes: also the plain transformer.")
+flags.DEFINE_string("target", None, "sizes: devices, as of tools/plan.py.")
+flags.DEFINE_integer("num_slices", 1, "sizes: slices of TPUs.", lower_bound=1)
+flags.DEFINE_bool("compile", False, "sizes: compile for the target.")
+flags.DEFINE_string("data", None, "finetuning, paper: prepared text to tune on.")
+flags.DEFINE_multi_string("full", None, "SECTION.FIELD=VALUE of tuning in full.")
+flags.DEFINE_multi_string("lora", None, "SECTION.FIELD=VALUE of tuning by LoRA.")
 flags.DEFINE_multi_string(
     "plain", None, "SECTION.FIELD=VALUE of the plain transformer."
 )
@@ -61,21 +77,49 @@ TUNING_CONFIGS = Path(__file__).parents[1] / "configs" / "finetune"
 def ablation(config, output: str, vary: str, baseline=False, plain=(), num_seeds=1):
     from diffeq_former.experiments import ablation
 
-    if plain and not baseline:
-        raise UserError(f"--plain={plain[0]}: needs --baseline")
-    return ablation.run(
+    ablation.run(
         vary,
         Path(output),
+        config,
         config_arguments(sys.argv),
         _seeds(config, num_seeds),
-        plain if baseline else None,
+        _of_baseline(baseline, plain),
     )
+
+
+def sizes(
+    config,
+    output: str,
+    vary: str,
+    target: str,
+    num_slices=1,
+    compile=False,
+    baseline=False,
+    plain=(),
+):
+    from diffeq_former.experiments import sizes
+    from diffeq_former.planning.targets import parse_target
+
+    sizes.run(
+        vary,
+        Path(output),
+        config,
+        parse_target(target, num_slices),
+        _of_baseline(baseline, plain),
+        compile,
+    )
+
+
+def _of_baseline(baseline: bool, plain: Sequence[str]) -> Sequence[str] | None:
+    if plain and not baseline:
+        raise UserError(f"--plain={plain[0]}: needs --baseline")
+    return plain if baseline else None
 
 
 def finetuning(config, output: str, data: str, full=(), lora=(), plain=(), num_seeds=1):
     from diffeq_former.experiments import finetuning
 
-    return finetuning.run(
+    finetuning.run(
         (config.data.path, data),
         Path(output),
         config_arguments(sys.argv),
@@ -86,11 +130,28 @@ def finetuning(config, output: str, data: str, full=(), lora=(), plain=(), num_s
     )
 
 
+def paper(config, output: str, data: str, full=(), lora=(), num_seeds=1):
+    from diffeq_former import compilation_cache
+    from diffeq_former.config import resolve
+    from diffeq_former.experiments.paper import page
+
+    compilation_cache.enable()
+    page.run(
+        resolve(config),
+        data,
+        Path(output),
+        config_arguments(sys.argv),
+        TUNING_CONFIGS,
+        {"full": full, "lora": lora},
+        _seeds(config, num_seeds),
+    )
+
+
 def _seeds(config, num_seeds: int) -> range:
     return range(config.seed, config.seed + num_seeds)
 
 
-MODES = {mode.__name__: mode for mode in (ablation, finetuning)}
+MODES = {mode.__name__: mode for mode in (ablation, sizes, finetuning, paper)}
 
 if __name__ == "__main__":
     cli.run_modes(MODES)
