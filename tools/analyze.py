@@ -3,7 +3,8 @@
 tools/analyze.py KIND --workdir=runs/small --output=small-spectra
 tools/analyze.py stabilisers --data=data/stdlib --output=runs/stabilisers
 
-Kinds: spectra (eigenvalues of the weights over depth; --num_times, --beside);
+Kinds: spectra (eigenvalues of the weights over depth; --num_times, --head, --beside);
+induction (scores of each head on repeated random tokens; --beside);
 clustering (tokens that move by attention alone; --num_seeds, --num_times); and, for a
 --text or each line of a --file: lyapunov (which tokens a prediction is sensitive to,
 and how fast perturbations grow; --num_exponents), attention (maps), entropy (of the
@@ -49,6 +50,13 @@ _OPTIONS = (
         None,
         "Times over depth; default: one per layer.",
         lower_bound=1,
+        upper_bound=10_000,
+    ),
+    flags.DEFINE_integer(
+        "head",
+        None,
+        "Head whose eigenvalues are tracked; default: 0.",
+        lower_bound=0,
         upper_bound=10_000,
     ),
     flags.DEFINE_integer(

@@ -50,6 +50,11 @@ class LoadedModel:
         """The weight table of all steps: arrays with leading axes [T, S]."""
         return self._tabulate(None)
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether the model has weights between the times of its grid."""
+        return self.config.weights != "layer_table" and not self.config.time_segments
+
     def times(self, num_times: int | None) -> np.ndarray:
         """Return the last stage time, in [0, 1], of each of `num_times` steps.
 
@@ -61,7 +66,7 @@ class LoadedModel:
         c = self.config
         if num_times in (None, c.num_layers):
             return np.asarray(default_grid(c).times_TS[:, -1])
-        if c.weights == "layer_table" or c.time_segments:
+        if not self.is_continuous:
             raise UserError(
                 f"--num_times={num_times}: {self.name} has weights only for its"
                 f" {c.num_layers} layers; leave it out"
@@ -88,12 +93,15 @@ class LoadedModel:
         return jax.tree.map(lambda w: w[:, 0], table)
 
     def _tabulate(self, grid: Grid | None) -> dict:
-        make = jax.jit(
-            lambda params: Transformer(self.config).apply(
+        return jax.device_get(on_mesh(self.mesh, self._generate)(self.params, grid))
+
+    @functools.cached_property
+    def _generate(self):
+        return jax.jit(
+            lambda params, grid: Transformer(self.config).apply(
                 {"params": params}, grid, method="tabulate"
             )
         )
-        return jax.device_get(on_mesh(self.mesh, make)(self.params))
 
 
 @dataclasses.dataclass(frozen=True)

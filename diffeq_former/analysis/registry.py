@@ -14,9 +14,10 @@ import importlib
 from collections.abc import Callable
 
 _MODULES = {
-    "spectra": "spectra",
+    "spectra": "spectra_over_depth",
     "lyapunov": "token_sensitivity",
     "attention": "attention_maps",
+    "induction": "induction",
     "entropy": "entropy",
     "trajectory": "trajectory",
     "clustering": "clustering",

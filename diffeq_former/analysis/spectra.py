@@ -8,12 +8,8 @@ T times, N heads, D model width, H head size, R inner width of a product,
 M = min(D, R) eigenvalues.
 """
 
-from pathlib import Path
-
 import numpy as np
 
-from diffeq_former.analysis import plotting
-from diffeq_former.analysis.results import write_json
 from diffeq_former.config import ModelConfig
 
 Factors = tuple[np.ndarray, np.ndarray]  # A [..., D, R] and B [..., R, D]
@@ -84,6 +80,17 @@ def positive_share(eigenvalues: np.ndarray) -> np.ndarray:
     return (eigenvalues.real > 0).mean(-1)
 
 
+def signed_sum(eigenvalues: np.ndarray) -> np.ndarray:
+    """Return sum(lambda) / sum(|lambda|) [...], in [-1, 1]; 0 if all are zero.
+
+    For OV it is the measure of copying of Elhage et al. (2021, "A mathematical
+    framework for transformer circuits"). The sum is real, as eigenvalues come in
+    conjugate pairs.
+    """
+    total = np.abs(eigenvalues).sum(-1)
+    return eigenvalues.sum(-1).real / np.where(total > 0, total, 1)
+
+
 BANDS = (0, 5, 25, 50, 75, 95, 100)  # percentiles
 
 
@@ -100,126 +107,3 @@ def _by_head(c: ModelConfig, kernel_TDKH: np.ndarray) -> np.ndarray:
     """Return a kernel per head [T, N, D, H], repeating shared key-value heads."""
     shared = c.num_heads // kernel_TDKH.shape[2]
     return np.swapaxes(np.repeat(kernel_TDKH, shared, axis=2), 1, 2)
-
-
-_TITLES = {
-    "qk": "QK$^T$/$\\sqrt{d_{head}}$",
-    "ov": "OV",
-    "ff": "feed-forward product",
-}
-
-
-def analyze(
-    trained, folder: Path, *, beside=None, num_times: int | None = None
-) -> list[dict]:
-    """Write spectra.npz (all values), spectra.json, bands.png and heads.png."""
-    found, arrays = {}, {}
-    for role, model in (("run", trained), ("beside", beside)):
-        if model is None:
-            continue
-        own_layers = model.config.weights == "layer_table" and role == "beside"
-        times_T = model.times(None if own_layers else num_times)
-        of_model = _of_model(model, times_T)
-        for name, values in of_model.items():
-            arrays |= {f"{role}.{name}.{key}": x for key, x in values.items()}
-        arrays[f"{role}.times"] = times_T
-        found[role] = {"name": model.name, "times": times_T} | {
-            name: _summarise(values) for name, values in of_model.items()
-        }
-    np.savez(folder / "spectra.npz", **arrays)
-    write_json(folder / "spectra.json", found)
-    _plot_bands(found, folder / "bands.png")
-    _plot_heads(found, folder / "heads.png")
-    return [_line(role, summary) for role, summary in found.items()]
-
-
-def _of_model(model, times_T) -> dict:
-    factors_of = products(model.config, model.weights_at(times_T))
-    return {
-        name: {
-            "eigenvalues": eigenvalues(factors),
-            "singular_values": singular_values(factors),
-        }
-        for name, factors in factors_of.items()
-    }
-
-
-def _summarise(values: dict) -> dict:
-    """Summarise the values over time: percentiles over all heads, and per head."""
-    eigenvalues = values["eigenvalues"]
-    return {
-        "magnitude": bands(np.abs(eigenvalues)),
-        "real_part": bands(eigenvalues.real),
-        "singular_value": bands(values["singular_values"]),
-        "positive_share": positive_share(eigenvalues),
-        "largest": np.abs(eigenvalues).max(-1),
-    }
-
-
-def _line(role: str, summary: dict) -> dict:
-    shares = {
-        f"{name}_positive_share": float(summary[name]["positive_share"].mean())
-        for name in _TITLES
-    }
-    largest = {
-        f"{name}_largest_eigenvalue": float(summary[name]["largest"].max())
-        for name in _TITLES
-    }
-    times = len(summary["times"])
-    return {"role": role, "run": summary["name"], "times": times, **shares, **largest}
-
-
-def _plot_bands(found: dict, path: Path) -> None:
-    columns = [(role, key) for role in found for key in ("magnitude", "real_part")]
-    size = (3.4 * len(columns), 8)
-    shape = {"nrows": 3, "ncols": len(columns), "squeeze": False, "sharex": True}
-    with plotting.saved_figure(path, size, **shape) as grid:
-        for column, (role, key) in zip(grid.T, columns, strict=True):
-            summary = found[role]
-            for axes, name in zip(column, _TITLES, strict=True):
-                _plot_band(axes, summary["times"], summary[name][key])
-                axes.set_title(f"{_TITLES[name]}, {summary['name']}", fontsize=9)
-                label = "|eigenvalue|" if key == "magnitude" else "real part"
-                axes.set_ylabel(label)
-            column[-1].set_xlabel("time t (fraction of depth)")
-        grid[0, 0].legend(fontsize=7)
-
-
-def _plot_band(axes, times_T, bands_PT) -> None:
-    for low, grey in enumerate(("0.88", "0.72", "0.5")):
-        label = f"{BANDS[low]} to {BANDS[-1 - low]} %"
-        lower, upper = bands_PT[low], bands_PT[-1 - low]
-        axes.fill_between(times_T, lower, upper, color=grey, linewidth=0, label=label)
-    axes.plot(times_T, bands_PT[len(BANDS) // 2], "k-", label="median")
-    axes.axhline(0, color="black", linewidth=0.5)
-    axes.grid(alpha=0.3)
-
-
-def _plot_heads(found: dict, path: Path) -> None:
-    rows = [
-        (name, key) for name in ("qk", "ov") for key in ("positive_share", "largest")
-    ]
-    shape = {"nrows": len(rows), "ncols": len(found), "squeeze": False}
-    with plotting.saved_figure(path, (5 * len(found), 9), **shape) as grid:
-        for column, summary in zip(grid.T, found.values(), strict=True):
-            for axes, (name, key) in zip(column, rows, strict=True):
-                label = (
-                    "fraction of real parts > 0"
-                    if key == rows[0][1]
-                    else "largest |eigenvalue|"
-                )
-                bounds = (0, 1) if key == rows[0][1] else (0, None)
-                image = axes.imshow(
-                    summary[name][key].T,
-                    aspect="auto",
-                    origin="lower",
-                    cmap=plotting.COLORMAP,
-                    interpolation="nearest",
-                    vmin=bounds[0],
-                    vmax=bounds[1],
-                    extent=(0, 1, -0.5, summary[name][key].shape[1] - 0.5),
-                )
-                axes.set_title(f"{_TITLES[name]}, {summary['name']}", fontsize=9)
-                axes.set_ylabel("head")
-                axes.figure.colorbar(image, ax=axes, label=label)
-            column[-1].set_xlabel("time t (fraction of depth)")

@@ -12,7 +12,7 @@ from cases import mesh_of, params_of
 from runs import TINY
 
 from diffeq_former.analysis import loaded_model as subjects
-from diffeq_former.analysis import plotting, simulation
+from diffeq_former.analysis import plotting, simulation, spectra_plots
 from diffeq_former.analysis.registry import KINDS, load
 from diffeq_former.analysis.results import bind
 from diffeq_former.data.tokenizers import ByteTokenizer

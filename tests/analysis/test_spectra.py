@@ -12,6 +12,7 @@ from diffeq_former.analysis.spectra import (
     eigenvalues,
     positive_share,
     products,
+    signed_sum,
     singular_values,
 )
 from diffeq_former.errors import UserError
@@ -71,6 +72,20 @@ def test_small_problems_are_the_dense_one(R):
         np.testing.assert_allclose(singular[i], expected, rtol=1e-9)
     assert (np.diff(np.abs(values)) <= 1e-12).all()
     assert np.abs(values.imag).max() > 0.1
+
+
+def test_the_signed_sum_of_copies_opposites_and_turns():
+    """+1, -1 and 0; of one eigenvalue 1 and three of -2: -5 / 7; of none, 0."""
+    quarter = np.array([[0.0, -1], [1, 0]])
+    for matrix, expected in (
+        (np.eye(4), 1),
+        (-3 * np.eye(4), -1),
+        (quarter, 0),
+        (np.diag([1.0, -2, -2, -2]), -5 / 7),
+        (np.zeros((2, 2)), 0),
+    ):
+        found = signed_sum(eigenvalues((matrix, np.eye(len(matrix)))))
+        np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_bands_are_percentiles_over_all_heads():

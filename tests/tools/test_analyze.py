@@ -49,6 +49,8 @@ def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path, mesh):
         ),
         (("spectra", "--text=a"), "--text, --file: spectra does not use it"),
         (("entropy", "--text=a", "--num_seeds=2"), "--num_seeds: entropy does not"),
+        (("spectra", "--head=2"), "--head=2: run has heads 0 to 1"),
+        (("induction", "--head=1"), "--head: induction does not use it"),
         (("entropy",), "entropy needs either --text or --file"),
         (("entropy", "--text=a", "--file=b"), "entropy needs either --text or --file"),
         (("entropy", "--text="), "sentence 1 is empty"),
