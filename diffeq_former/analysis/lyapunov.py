@@ -116,20 +116,28 @@ def token_to_token(
     return found_LK[:, :num_exponents]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
 def coupled(
-    c: ModelConfig, table: dict, states_TLD, length, field: str, num_exponents: int
+    c: ModelConfig,
+    table: dict,
+    states_TLD,
+    length,
+    field: str,
+    num_exponents: int,
+    step: Callable = depth.step,
 ) -> jax.Array:
     """Return the leading exponents of dY/dt = J(x(t)) Y for all tokens (eq. 8) [K].
 
-    Args as for `token_to_token`; tokens after the first `length` are padding.
+    Args as for `token_to_token`; tokens after the first `length` are padding, and
+    `step` is the model's step, as `depth.step`.
     """
     L, D = states_TLD.shape[1:]
     mask_L1 = (jnp.arange(L) < length)[:, None]
 
-    def push(step, y_M):
+    def push(x_and_weights, y_M):
         y_LD = jnp.where(mask_L1, y_M.reshape(L, D), 0)
-        return jnp.where(mask_L1, tangent(c, step, y_LD, field), 0).reshape(-1)
+        y_LD = tangent(c, x_and_weights, y_LD, field, step)
+        return jnp.where(mask_L1, y_LD, 0).reshape(-1)
 
     per_step = (states_TLD[: c.num_layers], table)
     count = min(L * D, num_exponents + SPARE)
@@ -168,10 +176,16 @@ def influence(
 _AT_ONCE = 16  # tokens j whose perturbations are propagated in one batch
 
 
-def tangent(c: ModelConfig, step, y_LD: jax.Array, field: str) -> jax.Array:
+def tangent(
+    c: ModelConfig,
+    x_and_weights,
+    y_LD: jax.Array,
+    field: str,
+    step: Callable = depth.step,
+) -> jax.Array:
     """Return the directional derivative of a step along y."""
-    x_LD, weights_S = step
-    return jax.jvp(lambda x: depth.step(c, weights_S, x, field), (x_LD,), (y_LD,))[1]
+    x_LD, weights_S = x_and_weights
+    return jax.jvp(lambda x: step(c, weights_S, x, field), (x_LD,), (y_LD,))[1]
 
 
 def _moved(c: ModelConfig, step, y_D, j, i, field: str) -> jax.Array:

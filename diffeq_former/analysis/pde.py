@@ -100,7 +100,7 @@ def states(
 def _states(c: ModelConfig, stencil: str, table: dict, x_LD, diffusion) -> jax.Array:
     def body(x_LD, weights_S):
         attention, feed_forward = depth.terms(c, weights_S)
-        both = (_and_diffusion(attention, diffusion, stencil), feed_forward)
+        both = (with_diffusion(attention, diffusion, stencil), feed_forward)
         block, h = BLOCKS[c.block], c.step_size
         return stabilised_step(c, block, both, weights_S, x_LD, h), x_LD
 
@@ -116,7 +116,7 @@ def heat(x_LD, diffusion, time, num_steps: int, solver: str, stencil: str):
     def nothing(node: int, x_LD):
         return jnp.zeros_like(x_LD)
 
-    both = (_and_diffusion(nothing, diffusion, stencil), nothing)
+    both = (with_diffusion(nothing, diffusion, stencil), nothing)
 
     def body(_, x_LD):
         return SOLVERS[solver].step(both, x_LD, h)
@@ -124,7 +124,7 @@ def heat(x_LD, diffusion, time, num_steps: int, solver: str, stencil: str):
     return jax.lax.fori_loop(0, num_steps, body, x_LD)
 
 
-def _and_diffusion(interaction, diffusion: float, stencil: str):
+def with_diffusion(interaction, diffusion: float, stencil: str):
     """Add diffusion to the interaction: splitting methods have exactly two terms."""
 
     def non_local(node: int, x_LD):

@@ -1,7 +1,10 @@
 """Runs of the study are runs of the project, and its rules find what they name."""
 
+import collections
 import dataclasses
 import itertools
+import re
+import shutil
 
 import jax
 import numpy as np
@@ -11,13 +14,13 @@ from prepared import prepare_words
 
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.errors import UserError
-from diffeq_former.experiments.stabilisers import grid, run
-from diffeq_former.experiments.stabilisers.study import stabilisers
+from diffeq_former.experiments.stabilisers import grid, report, run
+from diffeq_former.experiments.stabilisers.study import simulator, stabilisers
 from diffeq_former.training import state
 from diffeq_former.training.step import make_train_step
 
 SMALL = grid.Training(num_steps=12, batch_size=4, length=8, d_model=8, num_heads=2)
-CELL = grid.Cell(1.0, "none", "1", 2, 0.01, 3)
+CELL = grid.Cell("transformer", 1.0, "none", "1", 2, 0.01, 3)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +31,9 @@ def dataset(tmp_path_factory):
 def test_the_loss_is_that_of_the_projects_own_training(dataset):
     """Though seed and rate are arguments of one program."""
     mesh, other = mesh_of(), {"seed": 4, "learning_rate": 0.05}
-    run.run(grid.config_of(CELL, SMALL, dataset), dataset, mesh)
-    config = grid.config_of(dataclasses.replace(CELL, **other), SMALL, dataset)
-    found = run.run(config, dataset, mesh)
+    run.run(grid.model_of(CELL, SMALL, dataset), dataset, mesh)
+    model = grid.model_of(dataclasses.replace(CELL, **other), SMALL, dataset)
+    found, config = run.run(model, dataset, mesh), model.config
     assert run._programs.cache_info().misses == 1
     now, step = state.create(config, mesh), make_train_step(config, mesh)
     batches = train_batches(dataset, batch_size=4, seed=config.seed)
@@ -48,11 +51,48 @@ def test_the_loss_is_that_of_the_projects_own_training(dataset):
 
 
 def test_a_run_ends_where_it_is_not_finite(dataset):
-    config = grid.config_of(
-        dataclasses.replace(CELL, learning_rate=1e30), SMALL, dataset
-    )
-    found = run.run(config, dataset, mesh_of())
+    cell = dataclasses.replace(CELL, learning_rate=1e30)
+    found = run.run(grid.model_of(cell, SMALL, dataset), dataset, mesh_of())
     assert found["diverged_at"] == len(found["curves"]["loss"]) < SMALL.num_steps
+
+
+def test_an_interrupted_study_resumes(dataset, tmp_path, monkeypatch, capsys):
+    options = {"data": str(dataset.path), "norms": ["none", "head"], "num_seeds": 1}
+    options |= {"learning_rates": ["0.1"], "residuals": ["1"], "steps": ["1/L"]}
+    trained = []
+
+    def stop_at_the_second(model, *_):
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(model)
+        return {"final_loss": 2.5, "diverged_at": None}
+
+    reports = []
+    monkeypatch.setattr(run, "run", stop_at_the_second)
+    monkeypatch.setattr(report, "verdicts", lambda runs: ["row"])
+    monkeypatch.setattr(report, "write", lambda _, *written: reports.append(written))
+    with pytest.raises(KeyboardInterrupt):
+        simulator(tmp_path / "study", **options)
+    monkeypatch.setattr(run, "run", lambda *_: {"final_loss": 3, "diverged_at": 7})
+    assert simulator(tmp_path / "study", **options) == ["row"]
+    [(kind, runs, _)] = reports
+    assert (kind, [r["final_loss"] for r in runs]) == ("simulator", [2.5, 3, 3, 3, 3])
+    assert [(r["model"], r["residual"], r["norm"], r["step"]) for r in runs] == [
+        *(("simulator", 1, norm, "1/L") for norm in ("none", "head")),
+        ("transformer", 1, "pre", "1"),
+        ("transformer", 1, "none", "1"),
+        ("transformer", 0, "pre", "1"),
+    ]
+    lines = capsys.readouterr().err.splitlines()[1:]
+    assert lines[0].endswith("loss 2.500, already done")
+    assert re.fullmatch(
+        r"2/5 simulator,residual=1,norm=head,step=scaled,depth=4,learning_rate=0.1,"
+        r"seed=0: loss 3.000, diverged at step 7, [\d.]+ s, about 0 min left",
+        lines[1],
+    )
+    shutil.rmtree(tmp_path / "study" / "report")
+    with pytest.raises(UserError, match="another kind: 'simulator' -> 'stabilisers'"):
+        stabilisers(tmp_path / "study", data=str(dataset.path))
 
 
 def test_divergence():
@@ -81,9 +121,24 @@ def test_the_grid():
     assert len(list(itertools.groupby(programs))) == 24
 
 
+def test_the_simulators_grid():
+    cells = grid.SimulatorGrid().cells
+    assert len(cells) == len({c.name for c in cells}) == 135
+    programs = [dataclasses.replace(c, learning_rate=0, seed=0) for c in cells]
+    assert len(list(itertools.groupby(programs))) == 15
+    of_all = [c for c in cells if (c.learning_rate, c.seed) == (1e-2, 0)]
+    assert collections.Counter((c.model, c.residual, c.step) for c in of_all) == {
+        ("simulator", 1, "1"): 4,
+        ("simulator", 1, "1/L"): 4,
+        ("simulator", 0, "1"): 4,
+        ("transformer", 1, "1"): 2,
+        ("transformer", 0, "1"): 1,
+    }
+
+
 def test_models_are_what_their_cells_say(dataset):
     for cell in grid.Grid(learning_rates=(0.1,), num_seeds=1).cells:
-        c = grid.config_of(cell, SMALL, dataset)
+        c = grid.model_of(cell, SMALL, dataset).config
         assert c.model.step_size == (1 if cell.step == "1" else 1 / cell.depth)
         assert (c.model.max_len, c.optimizer.clip_norm) == (8, 0)
         norms = {"norm_1", "norm_2"} & state.parameter_shapes(c.model)["weights"].keys()
@@ -104,7 +159,7 @@ def test_models_are_what_their_cells_say(dataset):
         ({"learning_rates": []}, "--learning_rates=: expected different numbers"),
         ({"steps": ["2"]}, "--steps=2: expected some of 1, 1/L, separated by commas"),
         ({"data": "nowhere"}, "no prepared dataset at nowhere"),
-        ({"norms": ["none"]}, "is no study of stabilisers: name another --output"),
+        ({"norms": ["none"]}, "is no study of this kind: name another --output"),
     ],
     ids=str,
 )

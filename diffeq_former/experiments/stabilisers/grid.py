@@ -15,16 +15,24 @@ from diffeq_former.config import (
 from diffeq_former.config.schema import NormPlacement
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.errors import UserError
+from diffeq_former.experiments.stabilisers.models import Model, PlainTransformer
+from diffeq_former.experiments.stabilisers.simulator import Simulator
 
 RESIDUALS = (1.0, 0.0, 0.5)
 NORMS = typing.get_args(NormPlacement)
+HEAD = "head"  # a norm of simulators only: it normalises the states before the head
 UNIT, SCALED = STEPS = ("1", "1/L")
+TRANSFORMER, SIMULATOR = "transformer", "simulator"
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Values of each axis. Depth-scaled steps are only combined with residual 1."""
+    """The Transformers of the study, by the values of each axis.
 
+    Depth-scaled steps are only combined with residual 1.
+    """
+
+    kind: typing.ClassVar = "stabilisers"
     residuals: tuple[float, ...] = RESIDUALS
     norms: tuple[str, ...] = NORMS
     steps: tuple[str, ...] = STEPS  # step sizes over depth
@@ -37,14 +45,42 @@ class Grid:
         """All cells; those that share a compiled program are adjacent."""
         axes = (self.residuals, self.norms, self.steps, self.depths)
         axes = (*axes, self.learning_rates, range(self.num_seeds))
-        cells = itertools.starmap(Cell, itertools.product(*axes))
+        cells = (Cell(TRANSFORMER, *values) for values in itertools.product(*axes))
         return [c for c in cells if c.step == UNIT or c.residual == 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatorGrid(Grid):
+    """Simulators by the values of each axis, and three Transformers with unit steps.
+
+    These are the standard Transformer, the same without residual connections, and the
+    same without the norms of its terms.
+    """
+
+    kind: typing.ClassVar = "simulator"
+    residuals: tuple[float, ...] = (1.0, 0.0)
+    norms: tuple[str, ...] = ("none", HEAD, "pre", "post")
+    depths: tuple[int, ...] = (4,)
+    learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    num_seeds: int = 3
+
+    @property
+    def cells(self) -> "list[Cell]":
+        """All cells; those that share a compiled program are adjacent."""
+        simulators = [dataclasses.replace(c, model=SIMULATOR) for c in super().cells]
+        axes = {"residuals": (1.0, 0.0), "norms": ("pre", "none"), "steps": (UNIT,)}
+        cells = Grid(**dataclasses.asdict(self) | axes).cells
+        return simulators + [c for c in cells if c.residual == 1 or c.norm == "pre"]
+
+
+GRIDS = {grid.kind: grid for grid in (Grid, SimulatorGrid)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One run of the grid."""
 
+    model: str
     residual: float
     norm: str
     step: str
@@ -57,7 +93,7 @@ class Cell:
         """The stem of the run's file name."""
         step = "unit" if self.step == UNIT else "scaled"
         return (
-            f"residual={self.residual:g},norm={self.norm},step={step},"
+            f"{self.model},residual={self.residual:g},norm={self.norm},step={step},"
             f"depth={self.depth},learning_rate={self.learning_rate:g},seed={self.seed}"
         )
 
@@ -77,8 +113,19 @@ class Training:
     warmup_fraction: float = 0.1
 
 
-def config_of(cell: Cell, training: Training, dataset: Dataset) -> Config:
-    """Return the config of a cell: a plain transformer in float32."""
+def model_of(cell: Cell, training: Training, dataset: Dataset) -> Model:
+    """Return the model of a cell: a plain Transformer or a simulator, in float32."""
+    if cell.model == TRANSFORMER:
+        return PlainTransformer(_config_of(cell, training, dataset))
+    norm = "none" if cell.norm == HEAD else cell.norm
+    config = _config_of(dataclasses.replace(cell, norm=norm), training, dataset)
+    # Of the solvers of the config, only splitting methods have post-norms.
+    model = dataclasses.replace(config.model, solver="euler")
+    return Simulator(dataclasses.replace(config, model=model), cell.norm == HEAD)
+
+
+def _config_of(cell: Cell, training: Training, dataset: Dataset) -> Config:
+    """Return the config of a plain Transformer."""
     t = training
     length = min(t.length, dataset.seq_len)
     model = ModelConfig(

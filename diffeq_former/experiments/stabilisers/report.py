@@ -9,11 +9,14 @@ import numpy as np
 from diffeq_former.analysis import pages, plotting
 from diffeq_former.analysis.results import write_json
 from diffeq_former.experiments.stabilisers import verdict
-from diffeq_former.experiments.stabilisers.grid import UNIT
+from diffeq_former.experiments.stabilisers.grid import (
+    SIMULATOR,
+    UNIT,
+)
 from diffeq_former.experiments.stabilisers.verdict import spread
 from diffeq_former.json_io import plain
 
-_GROUP = ("residual", "norm", "step", "depth")
+_GROUP = ("model", "residual", "norm", "step", "depth")
 # The columns of the table, as functions of a run.
 _COLUMNS: dict[str, Callable[[dict], float | None]] = {
     "final loss": lambda r: r["final_loss"],
@@ -31,19 +34,22 @@ _COLUMNS: dict[str, Callable[[dict], float | None]] = {
 
 def verdicts(runs: list[dict]) -> list[dict]:
     """Return a row for each claim for which the runs contain pairs."""
-    norms, residuals = ([*dict.fromkeys(r[a] for r in runs)] for a in _GROUP[1::-1])
-    rows = [verdict.drift_verdict(runs, norm) for norm in norms]
-    rows += [verdict.explosion_verdict(runs, residual) for residual in residuals]
+    rows = [verdict.drift_verdict(runs, *k) for k in _groups(runs, ("model", "norm"))]
+    norms = [key[0] for key in _groups(runs, ("norm",)) if key[0] != "none"]
+    for key in _groups(_compared(runs), ("model", "residual", "step")):
+        # Transformers are only compared with the usual position of norms.
+        known = norms if key[0] == SIMULATOR else ["pre"]
+        rows += [verdict.explosion_verdict(runs, *key, norm) for norm in known]
     rows.append(verdict.scaling_verdict(runs))
     return plain([row for row in rows if row])
 
 
-def write(folder: Path, runs: list[dict], rows: list[dict]) -> None:
-    """Write stabilisers.json, table.md, four plots and index.html."""
+def write(folder: Path, kind: str, runs: list[dict], rows: list[dict]) -> None:
+    """Write KIND.json, table.md, four plots and index.html."""
     table = _table(runs)
     rules = [verdict.DRIFT_RULE, verdict.EXPLOSION_RULE, verdict.SCALING_RULE]
     numbers = {"verdicts": rows, "rules": rules, "table": table, "runs": runs}
-    write_json(folder / "stabilisers.json", numbers)
+    write_json(folder / f"{kind}.json", numbers)
     parts = [_markdown(rows), "\n\n".join(rules), _markdown(table), _LEGEND]
     (folder / "table.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     _plot_losses(folder / "losses.png", runs)
@@ -51,7 +57,7 @@ def write(folder: Path, runs: list[dict], rows: list[dict]) -> None:
     _plot_gradients(folder / "gradients.png", runs)
     _plot_exponents(folder / "exponents.png", runs)
     shown = [pages.picture(path) for path in sorted(folder.glob("*.png"))]
-    files = [pages.link(folder / name) for name in ("table.md", "stabilisers.json")]
+    files = [pages.link(folder / name) for name in ("table.md", f"{kind}.json")]
     body = [
         pages.section("Verdicts", pages.table(rows)),
         *map(pages.paragraph, rules),
@@ -59,13 +65,18 @@ def write(folder: Path, runs: list[dict], rows: list[dict]) -> None:
         *shown,
         f"<p>Values: {', '.join(files)}</p>",
     ]
-    page = pages.page("Stabilisers", "\n".join(body))
+    page = pages.page(_TITLES[kind], "\n".join(body))
     (folder / "index.html").write_text(page, encoding="utf-8")
 
 
+_TITLES = {
+    "stabilisers": "Stabilisers of transformers",
+    "simulator": "A PDE simulator beside the transformer",
+}
 _LEGEND = (
     "Cells show the median [lowest, highest] over learning rates and seeds, of the runs"
-    " that have a value. Losses are training losses in nats per token. States,"
+    " that have a value. Losses are training losses in nats per token; that at the best"
+    " rate is the lowest, over learning rates, of the median over seeds. States,"
     " gradients and exponents are those of held-out text after training, unless"
     " 'before' is stated."
 )
@@ -76,10 +87,24 @@ def _table(runs: list[dict]) -> list[dict]:
     for key, of_key in _groups(runs, _GROUP).items():
         row = dict(zip(_GROUP, key, strict=True)) | {"runs": len(of_key)}
         row["diverged"] = sum(run["diverged_at"] is not None for run in of_key)
+        row["loss at the best rate"] = _loss_at_best_rate(of_key)
         for name, read in _COLUMNS.items():
             row[name] = _formatted(spread(map(read, of_key)))
         rows.append(row)
     return rows
+
+
+def _loss_at_best_rate(runs: list[dict]) -> str:
+    of_rates = _groups(runs, ("learning_rate",)).items()
+    medians = {
+        rate: spread(run["final_loss"] for run in of_rate)["median"]
+        for (rate,), of_rate in of_rates
+    }
+    known = {rate: loss for rate, loss in medians.items() if loss is not None}
+    if not known:
+        return "-"
+    best = min(known, key=known.get)
+    return f"{known[best]:.3g} at {best:g}"
 
 
 def _formatted(s: dict) -> str:
@@ -106,6 +131,11 @@ def _ratio(look: dict) -> float | None:
     return first / last if last else None
 
 
+def _compared(runs: list[dict]) -> list[dict]:
+    """Leave out transformers with scaled steps, which have a verdict of their own."""
+    return [r for r in runs if r["step"] == UNIT or r["model"] == SIMULATOR]
+
+
 def _groups(runs: list[dict], axes: tuple[str, ...]) -> dict[tuple, list[dict]]:
     """Group the runs by their values of these axes, in the order of the runs."""
     groups = {}
@@ -115,8 +145,8 @@ def _groups(runs: list[dict], axes: tuple[str, ...]) -> dict[tuple, list[dict]]:
 
 
 def _panels(path: Path, runs: list[dict], plot: Callable) -> None:
-    """Draw a panel per norm (rows) and per residual connection and step (columns)."""
-    by_panel = _groups(runs, ("norm", "residual", "step"))
+    """Draw a panel per norm (rows) and per model, residual and step (columns)."""
+    by_panel = _groups(runs, ("norm", "model", "residual", "step"))
     down = list(dict.fromkeys(key[0] for key in by_panel))
     across = list(dict.fromkeys(key[1:] for key in by_panel))
     shape = {"nrows": len(down), "ncols": len(across), "squeeze": False}
@@ -131,8 +161,8 @@ def _panels(path: Path, runs: list[dict], plot: Callable) -> None:
                 continue
             plot(axes, found)
             axes.label_outer()
-            residual, step = rest
-            title = f"residual {residual:g}, norm {norm}, step {step}"
+            model, residual, step = rest
+            title = f"{model}, norm {norm}\nresidual {residual:g}, step {step}"
             axes.set_title(title, fontsize=9)
             axes.grid(alpha=0.3)
         grid[0, 0].legend(fontsize=7)
@@ -181,9 +211,9 @@ _DRIFT = {
 
 
 def _plot_drift(path: Path, runs: list[dict]) -> None:
-    """Plot the drift of the deepest models with unit steps, at the end of training."""
+    """Plot the drift of the deepest models at the end of training."""
     deepest = max(run["depth"] for run in runs)
-    found = [r for r in runs if r["step"] == UNIT and r["depth"] == deepest]
+    found = [run for run in _compared(runs) if run["depth"] == deepest]
     norms = list(dict.fromkeys(run["norm"] for run in found))
     shape = {"nrows": len(_DRIFT), "ncols": max(1, len(norms)), "squeeze": False}
     size = (3.4 * shape["ncols"] + 1, 2.4 * len(_DRIFT))
@@ -192,9 +222,9 @@ def _plot_drift(path: Path, runs: list[dict]) -> None:
             enumerate(_DRIFT.items()), enumerate(norms)
         ):
             axes, of_norm = grid[i, j], [r for r in found if r["norm"] == norm]
-            for key, style in _styles(of_norm, ("residual",)):
+            for key, style in _styles(of_norm, ("model", "residual", "step")):
                 values = [r["end"][name] for r in of_norm if _is_of(r, key)]
-                label = f"residual {key['residual']:g}"
+                label = "{model}, residual {residual:g}, step {step}".format(**key)
                 _plot_over_depth(
                     axes, deepest, values, style, color="black", label=label
                 )
@@ -231,7 +261,10 @@ def _plot_exponents(path: Path, runs: list[dict]) -> None:
                     axes.plot([s["low"], s["high"]], [y, y], "-", color="0.6")
                     label = f"{when} of training" if index == 0 else None
                     axes.plot(s["median"], y, marker, ms=4, label=label, **filled)
-        labels = [f"residual {r:g}, {n}, step {s}, {d} layers" for r, n, s, d in groups]
+        labels = [
+            f"{model}, residual {r:g}, {n}, step {s}, {d} layers"
+            for model, r, n, s, d in groups
+        ]
         axes.set_yticks(range(0, -len(groups), -1), labels, fontsize=7)
         axes.axvline(0, color="0.5", lw=0.8)
         axes.set_xlabel("largest Lyapunov exponent (nats/layer)")

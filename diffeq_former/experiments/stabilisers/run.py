@@ -16,21 +16,22 @@ from diffeq_former.analysis import drift, lyapunov, sensitivity
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.data.pipeline import train_batches, validation_batches
-from diffeq_former.distributed.mesh import mesh_hardware, on_mesh
-from diffeq_former.models.transformer import Transformer, outer_params
+from diffeq_former.distributed.mesh import on_mesh
+from diffeq_former.experiments.stabilisers.models import Model
+from diffeq_former.models.transformer import outer_params
 from diffeq_former.training import state as states
-from diffeq_former.training.step import step_function
 
 MEAN_OF = 10  # steps over which losses are averaged
 SPIKE = 1.0  # nats by which a spike exceeds the lowest average so far
 PERTURBED = 16  # leading tokens of the first sequence, whose exponent is measured
 
 
-def run(config: Config, dataset: Dataset, mesh: Mesh) -> dict:
+def run(model: Model, dataset: Dataset, mesh: Mesh) -> dict:
     """Train one run and return its record, of JSON types and arrays."""
-    create, step = _programs(_shared(config), mesh)
+    config, shared = model.config, _shared(model)
+    create, step = _programs(shared, mesh)
     state = create(np.uint32(config.seed))
-    measure = functools.partial(_measure, config, _held_out(config, dataset))
+    measure = functools.partial(_measure, shared, _held_out(config, dataset))
     start, curves = measure(state.params), {"loss": [], "grad_norm": []}
     batches = train_batches(
         dataset, batch_size=config.training.batch_size, seed=config.seed
@@ -78,14 +79,22 @@ def divergence(losses: np.ndarray, grad_norms: np.ndarray) -> int | None:
     return int(bad.argmax()) + 1 if bad.any() else None
 
 
-def _shared(config: Config) -> Config:
-    """Return the config that is equal for all cells with the same program."""
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=1.0)
-    return dataclasses.replace(config, seed=0, optimizer=optimizer)
+def _shared(model: Model) -> Model:
+    """Return the model that is equal for all cells with the same program."""
+    config = dataclasses.replace(_with_rate(model, 1.0).config, seed=0)
+    return dataclasses.replace(model, config=config)
+
+
+def _with_rate(model: Model, learning_rate) -> Model:
+    c = model.config
+    optimizer = dataclasses.replace(c.optimizer, learning_rate=learning_rate)
+    return dataclasses.replace(
+        model, config=dataclasses.replace(c, optimizer=optimizer)
+    )
 
 
 @functools.lru_cache(maxsize=1)  # cells with the same program are adjacent
-def _programs(config: Config, mesh: Mesh):
+def _programs(model: Model, mesh: Mesh):
     """Return functions that create the initial state and take a training step.
 
     Seed and learning rate are arguments, so that cells share compiled programs.
@@ -93,14 +102,11 @@ def _programs(config: Config, mesh: Mesh):
 
     @functools.partial(jax.jit, compiler_options=states.QUICK_COMPILATION)
     def create(seed):
-        params = states.first_params(dataclasses.replace(config, seed=seed))
-        return states.with_params(config, mesh, params)
+        return model.first_state(seed, mesh)
 
     @jax.jit
     def step(state, batch_BL, learning_rate):
-        changed = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
-        of_rate = dataclasses.replace(config, optimizer=changed)
-        return step_function(of_rate, 1, mesh_hardware(mesh))(state, batch_BL)
+        return _with_rate(model, learning_rate).train_step(state, batch_BL, mesh)
 
     return create, on_mesh(mesh, step)
 
@@ -114,20 +120,20 @@ def _held_out(config: Config, dataset: Dataset) -> dict:
     return _truncate(config, next(iter(batches)))
 
 
-def _measure(config: Config, batch: dict, params: dict) -> dict:
+def _measure(model: Model, batch: dict, params: dict) -> dict:
     """Measure loss, drift, gradients and the largest exponent on held-out text."""
-    c = config.model
+    c = model.config.model
     outer = outer_params(params)
-    table = _table(c, params)
+    table = _table(model, params)
     first_BLD = sensitivity.embed(c, outer, batch["inputs"])
     loss, states_TBLD, gradient_norms_T = sensitivity.measure(
-        c, outer, table, first_BLD, batch["targets"]
+        c, outer, table, first_BLD, batch["targets"], model.step, model.logits
     )
     states_TLD = states_TBLD[:, 0, :PERTURBED]
     exponent = np.nan
     if np.isfinite(states_TLD).all():
         along = (c, table, states_TLD, states_TLD.shape[1], "whole", 1)
-        exponent = lyapunov.coupled(*along)[0] * c.step_size
+        exponent = lyapunov.coupled(*along, model.step)[0] * c.step_size
     states_TND = np.asarray(states_TBLD).reshape(c.num_layers + 1, -1, c.d_model)
     return {
         "validation_loss": float(loss),
@@ -137,5 +143,5 @@ def _measure(config: Config, batch: dict, params: dict) -> dict:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _table(c, params: dict) -> dict:
-    return Transformer(c).apply({"params": params}, method="tabulate")
+def _table(model: Model, params: dict) -> dict:
+    return model.tabulate(params)

@@ -23,22 +23,23 @@ SETTINGS, RUNS, REPORT = "study.json", "runs", "report"
 
 
 def complete(output: Path, data: str, grid: Grid, training: Training) -> list[dict]:
-    """Run the study; see `study.stabilisers`."""
+    """Run the study; see `study.study`."""
     dataset = datasets.load(data)
     if (output / REPORT).exists():
         raise UserError(f"{output / REPORT} exists: remove it or name another --output")
-    configs = {c: grids.config_of(c, training, dataset) for c in grid.cells}
-    _begin(output, dataset, training)
-    runs = _train(output / RUNS, configs, dataset)
+    models = {c: grids.model_of(c, training, dataset) for c in grid.cells}
+    _begin(output, dataset, training, grid.kind)
+    runs = _train(output / RUNS, models, dataset)
     with atomic_directory(output / REPORT) as folder:
         rows = report.verdicts(runs)
-        report.write(folder, runs, rows)
+        report.write(folder, grid.kind, runs, rows)
     return rows
 
 
-def _begin(output: Path, dataset, training: Training) -> None:
+def _begin(output: Path, dataset, training: Training, kind: str) -> None:
     """Write the settings shared by all runs, or check that they are unchanged."""
-    settings = dataclasses.asdict(training) | {
+    settings = {"kind": kind} | dataclasses.asdict(training)
+    settings |= {
         "seq_len": dataset.seq_len,
         "source": dataset.source,
         "tokenizer": dataset.tokenizer_fingerprint,
@@ -54,23 +55,27 @@ def _begin(output: Path, dataset, training: Training) -> None:
             )
         return
     if output.exists() and any(output.iterdir()):
-        raise UserError(f"{output} is no study of stabilisers: name another --output")
+        raise UserError(f"{output} is no study of this kind: name another --output")
     make_directory(output / RUNS)
     _write(path, settings)
 
 
-def _train(folder: Path, configs: dict, dataset) -> list[dict]:
+def _train(folder: Path, models: dict, dataset) -> list[dict]:
     """Return the records of all cells, and train those without a file."""
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
+    paths = {cell: folder / f"{cell.name}.json" for cell in models}
+    missing, begin = [c for c in models if not paths[c].is_file()], time.monotonic()
     runs = []
-    for number, (cell, config) in enumerate(configs.items(), 1):
-        path, start = folder / f"{cell.name}.json", time.monotonic()
-        is_new = not path.is_file()
-        if is_new:
-            _write(path, dataclasses.asdict(cell) | run.run(config, dataset, mesh))
-        runs.append(read_object(path))
-        done = f"{time.monotonic() - start:.1f} s" if is_new else "already done"
-        _log(f"{number}/{len(configs)} {cell.name}: {_outcome(runs[-1])}, {done}")
+    for number, (cell, model) in enumerate(models.items(), 1):
+        done, start = "already done", time.monotonic()
+        if cell in missing:
+            record = dataclasses.asdict(cell) | run.run(model, dataset, mesh)
+            _write(paths[cell], record)
+            end, trained = time.monotonic(), missing.index(cell) + 1
+            left = (end - begin) / trained * (len(missing) - trained)
+            done = f"{end - start:.1f} s, about {left / 60:.0f} min left"
+        runs.append(read_object(paths[cell]))
+        _log(f"{number}/{len(models)} {cell.name}: {_outcome(runs[-1])}, {done}")
     return runs
 
 

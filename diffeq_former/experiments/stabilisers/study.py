@@ -1,9 +1,11 @@
-"""The study of stabilisers as a kind of tools/analyze.py: parses its options."""
+"""The studies as kinds of tools/analyze.py: parses their options."""
 
+import functools
 from pathlib import Path
 
 
-def stabilisers(
+def study(
+    kind: str,
     output: Path,
     *,
     data: str,
@@ -17,6 +19,19 @@ def stabilisers(
 ) -> list[dict]:
     """Train all runs that have no runs/NAME.json yet, and write report/.
 
+    Args:
+      kind: `stabilisers`, a study of Transformers, or `simulator`, one of a PDE
+        simulator and Transformers.
+      output: The folder of the study.
+      data: The folder of a prepared dataset.
+      residuals: These and the next ones are axes of the grid, see grid.py.
+      norms: As above.
+      steps: As above.
+      depths: As above.
+      learning_rates: As above.
+      num_seeds: The number of seeds.
+      num_steps: The number of optimizer steps of each run.
+
     Returns:
       A row for each claim.
 
@@ -25,13 +40,14 @@ def stabilisers(
         settings, or already has a report.
     """
     from diffeq_former.experiments.stabilisers import grid as grids
-    from diffeq_former.experiments.stabilisers.grid import Grid, Training
+    from diffeq_former.experiments.stabilisers.grid import GRIDS, Training
     from diffeq_former.experiments.stabilisers.run_study import complete
 
+    grid_type = GRIDS[kind]
     lists = {
         "residuals": (grids.numbers, residuals, float),
-        "norms": (grids.members, norms, Grid.norms),
-        "steps": (grids.members, steps, Grid.steps),
+        "norms": (grids.members, norms, grid_type.norms),
+        "steps": (grids.members, steps, grid_type.steps),
         "depths": (grids.numbers, depths, int),
         "learning_rates": (grids.numbers, learning_rates, float),
     }
@@ -40,6 +56,10 @@ def stabilisers(
         for name, (check, values, kind) in lists.items()
         if values is not None
     }
-    grid = Grid(**given | ({"num_seeds": num_seeds} if num_seeds else {}))
+    grid = grid_type(**given | ({"num_seeds": num_seeds} if num_seeds else {}))
     training = Training(**({"num_steps": num_steps} if num_steps else {}))
     return complete(output, data, grid, training)
+
+
+stabilisers = functools.partial(study, "stabilisers")
+simulator = functools.partial(study, "simulator")

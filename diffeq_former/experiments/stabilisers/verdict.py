@@ -8,15 +8,15 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 
-from diffeq_former.experiments.stabilisers.grid import SCALED, UNIT
+from diffeq_former.experiments.stabilisers.grid import SCALED, TRANSFORMER, UNIT
 
 DRIFT_RULE = (
     "Drift is 1 - CKA between the states before the first and after the last step of"
     " depth, of held-out text, at the end of training (1 if all tokens' states are the"
     " same). 'No residual -> drift' is supported if in at least 3/4 of the pairs the"
     " run without a residual connection drifts more, contradicted if in at most 1/4 it"
-    " does, and undecided otherwise. Runs whose states are not finite have no drift and"
-    " are omitted."
+    " does, and undecided otherwise. Both take steps of length 1. Runs whose states are"
+    " not finite have no drift and are omitted."
 )
 EXPLOSION_RULE = (
     "A run diverges at the first step whose loss or gradient is not finite, or whose"
@@ -52,13 +52,10 @@ def spread(values: Iterable[float | None]) -> dict:
     return {"median": median, "low": low, "high": high, "count": len(known)}
 
 
-def drift_verdict(runs: list[dict], norm: str) -> dict | None:
-    """Compare residual 0 with 1 for this norm; None without pairs."""
-    pairs = _pairs(
-        runs,
-        {"residual": 0.0, "norm": norm, "step": UNIT},
-        {"residual": 1.0, "norm": norm, "step": UNIT},
-    )
+def drift_verdict(runs: list[dict], model: str, norm: str) -> dict | None:
+    """Compare residual 0 with 1 for this model and norm; None without pairs."""
+    fixed = {"model": model, "norm": norm, "step": UNIT}
+    pairs = _pairs(runs, fixed | {"residual": 0.0}, fixed | {"residual": 1.0})
     drifts = [(drift(a), drift(b)) for a, b in pairs]
     drifts = [pair for pair in drifts if all(map(math.isfinite, pair))]
     if not drifts:
@@ -66,7 +63,7 @@ def drift_verdict(runs: list[dict], norm: str) -> dict | None:
     share = sum(off > on for off, on in drifts) / len(drifts)
     found = SUPPORTED if share >= 0.75 else UNDECIDED
     return {
-        "claim": f"no residual -> drift (norm {norm})",
+        "claim": f"no residual -> drift ({model}, norm {norm})",
         "verdict": CONTRADICTED if share <= 0.25 else found,
         "pairs": len(drifts),
         "share": share,
@@ -76,10 +73,12 @@ def drift_verdict(runs: list[dict], norm: str) -> dict | None:
     }
 
 
-def explosion_verdict(runs: list[dict], residual: float) -> dict | None:
-    """Compare no norm with pre-norm for this residual; None without pairs."""
-    fixed = {"residual": residual, "step": UNIT}
-    pairs = _pairs(runs, fixed | {"norm": "none"}, fixed | {"norm": "pre"})
+def explosion_verdict(
+    runs: list[dict], model: str, residual: float, step: str, norm: str
+) -> dict | None:
+    """Compare no norm with this one, all else being given; None without pairs."""
+    fixed = {"model": model, "residual": residual, "step": step}
+    pairs = _pairs(runs, fixed | {"norm": "none"}, fixed | {"norm": norm})
     if not pairs:
         return None
     more, less = (
@@ -89,7 +88,10 @@ def explosion_verdict(runs: list[dict], residual: float) -> dict | None:
     found = SUPPORTED if more >= len(pairs) / 2 else UNDECIDED
     without, by = zip(*pairs, strict=True)
     return {
-        "claim": f"no norm -> explosive training (residual {residual:g})",
+        "claim": (
+            f"no norm -> explosive training ({model}, residual {residual:g}, step"
+            f" {step}; with: {norm})"
+        ),
         "verdict": CONTRADICTED if more <= less else found,
         "pairs": len(pairs),
         "share": more / len(pairs),
@@ -104,10 +106,11 @@ def explosion_verdict(runs: list[dict], residual: float) -> dict | None:
 
 def scaling_verdict(runs: list[dict]) -> dict | None:
     """Compare steps of 1/L without norms to pre-norm; None without pairs."""
+    fixed = {"model": TRANSFORMER, "residual": 1.0}
     pairs = _pairs(
         runs,
-        {"residual": 1.0, "norm": "none", "step": SCALED},
-        {"residual": 1.0, "norm": "pre", "step": UNIT},
+        fixed | {"norm": "none", "step": SCALED},
+        fixed | {"norm": "pre", "step": UNIT},
     )
     if not pairs:
         return None
@@ -146,7 +149,7 @@ def _diverged(runs: Iterable[dict]) -> int:
     return sum(run["diverged_at"] is not None for run in runs)
 
 
-_AXES = ("residual", "norm", "step", "depth", "learning_rate", "seed")
+_AXES = ("model", "residual", "norm", "step", "depth", "learning_rate", "seed")
 
 
 def _pairs(runs: list[dict], of_one: dict, of_other: dict) -> list[tuple[dict, dict]]:
