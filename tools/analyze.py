@@ -5,17 +5,22 @@ tools/analyze.py stabilisers --data=data/stdlib --output=runs/stabilisers
 
 Kinds: spectra (eigenvalues of the weights over depth; --num_times, --head, --beside);
 induction (scores of each head on repeated random tokens; --beside);
-clustering (tokens that move by attention alone; --num_seeds, --num_times); and, for a
+clustering (tokens that move by attention alone; --num_seeds, --num_times,
+--polynomials, --horizon, --step_size, --normalisation, --equal_integrals); and, for a
 --text or each line of a --file: lyapunov (which tokens a prediction is sensitive to,
 and how fast perturbations grow; --num_exponents), attention (maps), entropy (of the
-logit lens), trajectory (of the states over depth) and pde (adding diffusion along the
-sequence). The kind stabilisers (models without residual connections or norms, or with
-shorter steps) trains many small runs itself: on --data, --num_steps each, on the grid
-of --residuals, --norms, --steps, --depths, --learning_rates and --num_seeds. For the
-effect of any other setting, see tools/experiment.py ablation.
+logit lens), trajectory (of the states over depth), adversarial (the largest change of
+the loss by small changes of the embeddings) and pde (adding diffusion along the
+sequence). antecedent (do measures of sensitivity find the word that the next word
+refers to?) has sentences of its own, or a --file of JSON lines. The kinds stabilisers
+(transformers without residual connections or norms, or with shorter steps) and
+simulator (a PDE simulator, to which they are added, beside the transformer) train many
+small runs themselves: on --data, --num_steps each, on the grid of --residuals, --norms,
+--steps, --depths, --learning_rates and --num_seeds. For the effect of any other
+setting, see tools/experiment.py ablation.
 
---output is a new folder, whose index.html shows all plots. For stabilisers it has a
-file for each run, so that the same command resumes an interrupted study, and a folder
+--output is a new folder, whose index.html shows all plots. For these two it has a file
+for each run, so that the same command resumes an interrupted study, and a folder
 report. Each line on stdout is a JSON object of metrics. The weights of a run are
 generated on its mesh, as in training: --config.mesh.data=1 --config.mesh.fsdp=-1;
 everything else runs on one device. Requires matplotlib: pip install -e '.[plot]'.
@@ -33,16 +38,19 @@ from diffeq_former.analysis.registry import KINDS, load
 from diffeq_former.analysis.results import bind
 from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
-from diffeq_former.experiments.stabilisers.study import stabilisers
+from diffeq_former.experiments.stabilisers.study import simulator, stabilisers
 from diffeq_former.json_io import print_line
 
 # Kinds that train their own runs: functions (output, *, options) -> rows.
-STUDIES: dict[str, Callable[..., list[dict]]] = {"stabilisers": stabilisers}
+STUDIES: dict[str, Callable[..., list[dict]]] = {
+    "stabilisers": stabilisers,
+    "simulator": simulator,
+}
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
 _OUTPUT = flags.DEFINE_string("output", None, "A new folder.", required=True)
 _TEXT = flags.DEFINE_string("text", None, "A sentence to analyse.")
-_FILE = flags.DEFINE_string("file", None, "A file with one sentence per line.")
+_FILE = flags.DEFINE_string("file", None, "A file with a sentence on each line.")
 _OPTIONS = (
     flags.DEFINE_string("beside", None, "Another run's folder, plotted next to it."),
     flags.DEFINE_integer(
@@ -69,17 +77,45 @@ _OPTIONS = (
     flags.DEFINE_integer(
         "num_seeds",
         None,
-        "Random seeds; default: 5, for stabilisers 2.",
+        "Random seeds; default: 5, for stabilisers 2, for simulator 3.",
         lower_bound=1,
         upper_bound=10_000,
     ),
-    flags.DEFINE_string("data", None, "A prepared dataset to train on."),
-    flags.DEFINE_list("residuals", None, "Residual coefficients; default: 1,0,0.5."),
-    flags.DEFINE_list("norms", None, "Positions of the norms; default: pre,post,none."),
-    flags.DEFINE_list("steps", None, "Step sizes over depth; default: 1,1/L."),
-    flags.DEFINE_list("depths", None, "Numbers of layers; default: 4,12."),
     flags.DEFINE_list(
-        "learning_rates", None, "Rates after warm-up; default: 1e-3,1e-2."
+        "polynomials",
+        None,
+        "Growth of the simulated weights, (t/T)^p or (1+t)^p; default: (t/T)^0 to ^4.",
+    ),
+    flags.DEFINE_float(
+        "horizon",
+        None,
+        "Time T at which the simulation ends; default: 10.",
+        lower_bound=1e-3,
+        upper_bound=1e6,
+    ),
+    flags.DEFINE_float(
+        "step_size", None, "Longest step of the simulation; default: 0.05."
+    ),
+    flags.DEFINE_enum(
+        "normalisation",
+        None,
+        ["sphere", "standardise", "none"],
+        "Of the simulated tokens after each step; default: sphere.",
+    ),
+    flags.DEFINE_bool(
+        "equal_integrals",
+        None,
+        "Whether to scale all polynomials to the same integral; default: true.",
+    ),
+    flags.DEFINE_string("data", None, "A prepared dataset to train on."),
+    flags.DEFINE_list("residuals", None, "Residual coefficients; default: all."),
+    flags.DEFINE_list("norms", None, "Positions of the norms; default: all."),
+    flags.DEFINE_list("steps", None, "Step sizes over depth; default: 1,1/L."),
+    flags.DEFINE_list(
+        "depths", None, "Numbers of layers; default: 4,12, for simulator 4."
+    ),
+    flags.DEFINE_list(
+        "learning_rates", None, "Rates after warm-up; default: from 1e-3 to 1e-2."
     ),
     flags.DEFINE_integer(
         "num_steps", None, "Optimizer steps of each run; default: 150.", lower_bound=1
@@ -120,9 +156,12 @@ def _print(kind: str, rows: list[dict]) -> None:
 def _options(kind: str) -> dict:
     """Return the given flags as options, after checking that the kind takes them."""
     given = {flag.name: flag.value for flag in _OPTIONS if flag.value is not None}
-    if _TEXT.value is not None or _FILE.value is not None:
-        given["sentences"] = [_TEXT.value]
     known = inspect.signature(STUDIES.get(kind) or load(kind)).parameters
+    texts = {f.name: f.value for f in (_TEXT, _FILE) if f.value is not None}
+    if "file" in known:
+        given |= texts
+    elif texts:
+        given["sentences"] = [_TEXT.value]
     if _WORKDIR.value is not None and kind in STUDIES:
         given["workdir"] = _WORKDIR.value
     for name in sorted(given.keys() - known):

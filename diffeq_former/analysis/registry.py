@@ -16,6 +16,8 @@ from collections.abc import Callable
 _MODULES = {
     "spectra": "spectra_over_depth",
     "lyapunov": "token_sensitivity",
+    "antecedent": "antecedent",
+    "adversarial": "adversarial",
     "attention": "attention_maps",
     "induction": "induction",
     "entropy": "entropy",

@@ -102,7 +102,7 @@ def test_shares_of_constructed_values():
         wrong = -right
         wrong[0] = wrong[-1] = 9  # the start and the last token are no candidates
         values = dict.fromkeys(names, wrong) | {names[1]: right + (right == 0) * -5}
-        values[names[1]][-1] = 7
+        values[names[1]][[0, -1]] = 7
         predicts = place < 3
         fixed = {"tokens": tokens, "first": 1, "antecedent": (1 + place,)}
         measured.append(fixed | values | {"predicts": predicts})

@@ -55,6 +55,14 @@ def test_writes_a_folder_and_prints_figures(tool, trained, tmp_path, mesh):
         (("entropy", "--text=a", "--file=b"), "entropy needs either --text or --file"),
         (("entropy", "--text="), "sentence 1 is empty"),
         (("entropy", "--text=much longer than the model"), "sentence 1 has 26 tokens"),
+        (("antecedent", "--text=a"), "--text: antecedent does not use it"),
+        (("antecedent", "--file=none"), "--file=none: cannot be read as text"),
+        (("antecedent",), "sentence 1 has .* room for only 15 .* by --file"),
+        (("spectra", "--horizon=2"), "--horizon: spectra does not use it"),
+        (("clustering", "--polynomials=t^2"), r"--polynomials=t\^2: expected distinct"),
+        (("clustering", "--step_size=0.3"), r"--step_size=0.3: .* use at most 0.198"),
+        (("clustering", "--horizon=0"), "flag --horizon=0: 0.0 is not a number in"),
+        (("clustering", "--normalisation=cube"), "flag --normalisation=cube: value"),
         (("spectra", "--beside=none"), "none is not a run: it has no config.json"),
     ],
     ids=" ".join,
@@ -123,7 +131,7 @@ def test_a_study_resumes_after_the_runs_that_are_done(tool, trained, refused, tm
     [
         ((), "stabilisers needs --data: a prepared dataset"),
         (("--data=x", "--workdir=y"), "--workdir: stabilisers does not use it"),
-        (("--data=x", "--norms=pre,rms"), "--norms=pre,rms: expected some of pre, pos"),
+        (("--data=x", "--norms=pre,head"), "--norms=pre,head: expected some of pre, p"),
     ],
     ids=" ".join,
 )
@@ -131,6 +139,12 @@ def test_a_study_refuses(refused, tmp_path, words, answer):
     line = refused(TOOL, "stabilisers", *words, f"--output={tmp_path / 'out'}")
     assert re.match(answer, line)
     assert not any(tmp_path.iterdir())
+
+
+def test_the_simulators_study_refuses(refused, tmp_path):
+    words = ("simulator", "--data=x", "--norms=pre,rms", f"--output={tmp_path}")
+    line = refused(TOOL, *words)
+    assert line.startswith("--norms=pre,rms: expected some of none, head, pre, post")
 
 
 def test_kinds_need_a_run(refused, tmp_path):
