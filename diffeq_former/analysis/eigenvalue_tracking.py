@@ -14,6 +14,9 @@ from diffeq_former.analysis import spectra
 
 NAMES = ("qk", "ov")
 NUM_HALVINGS = 10  # of the grid's spacing
+# A path is straight where its linear continuation erred by less than this fraction of
+# its last movement, as smooth paths do at small spacings.
+STRAIGHT = 0.1
 
 
 def match(before_M: np.ndarray, after_M: np.ndarray) -> np.ndarray:
@@ -25,16 +28,17 @@ def track(values_TM: np.ndarray) -> np.ndarray:
     """Order the eigenvalues at each time such that each column is one path [T, M].
 
     Neighbouring times are matched by the least total distance to predictions: the
-    value before, or its linear continuation where that was the better prediction one
-    time earlier. Without the latter, paths that cross would bounce off each other.
+    value before or, where the path is `STRAIGHT`, its linear continuation. Without the
+    latter, paths that cross would bounce off each other.
     """
     paths_TM = np.array(values_TM)
     for t in range(1, len(paths_TM)):
         predicted_M = paths_TM[t - 1]
         if t > 2:
             x_M, y_M, z_M = paths_TM[t - 3 : t]
-            is_linear_M = np.abs(z_M - (2 * y_M - x_M)) < np.abs(z_M - y_M)
-            predicted_M = np.where(is_linear_M, 2 * z_M - y_M, z_M)
+            error_M, moved_M = np.abs(z_M - (2 * y_M - x_M)), np.abs(z_M - y_M)
+            is_straight_M = error_M < STRAIGHT * moved_M
+            predicted_M = np.where(is_straight_M, 2 * z_M - y_M, z_M)
         paths_TM[t] = match(predicted_M, paths_TM[t])
     return paths_TM
 
