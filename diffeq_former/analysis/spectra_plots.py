@@ -168,7 +168,10 @@ def plot_jumps(found: dict, path: Path) -> None:
                 for x in (x for x in summary["jumps"] if x["steps"] == 1):
                     label = "one step of the grid"
                     axes.axvline(x["spacing"], color="0.5", linestyle=":", label=label)
-            axes.set(xscale="log", yscale="log", xlabel="spacing (fraction of depth)")
+            jumps = [x[name]["mean"] for m in found.values() for x in m["jumps"]]
+            if any(jumps):  # none: a single step, or constant weights
+                axes.set(xscale="log", yscale="log")
+            axes.set_xlabel("spacing (fraction of depth)")
             axes.set_title(TITLES[name], fontsize=9)
             axes.grid(alpha=0.3)
         panels[0].set_ylabel("mean jump / largest |eigenvalue|")

@@ -148,3 +148,13 @@ def test_compared_panels_share_their_scales(tmp_path, monkeypatch):
     for row in tracked:
         assert row[0].get_ylim() == row[1].get_ylim() and row[0].get_ylim()[1] >= 5
         assert {axes.get_xlim() for axes in row} == {(0, 1)}
+
+
+def test_jumps_of_zero_and_of_a_single_step_are_plotted(tmp_path):
+    """On linear axes, as a logarithm has no zero."""
+    plotting.require_matplotlib()
+    found = {"run": summary("a", 1, [1.0]), "beside": summary("b", 1, [1.0])}
+    none = {"mean": 0.0, "largest": 0.0}
+    found["beside"]["jumps"] = [{"steps": 1, "spacing": 0.5, "qk": none, "ov": none}]
+    spectra_plots.plot_jumps(found, tmp_path / "jumps.png")
+    assert (tmp_path / "jumps.png").exists()

@@ -36,7 +36,7 @@ def test_all_is_on_one_page(report, trained):
     page = report.read_text()
     assert re.findall("<h2>(.*?)</h2>", page) == SECTIONS
     assert f"<h1>run, step {trained.run.step}</h1>" in page
-    assert page.count("<img ") == 5  # curves, depth, two of spectra, tokens
+    assert page.count("<img ") == 7  # curves, depth, four of spectra, tokens
     sources = re.findall('(?:src|href)="([^"]*)"', page)
     assert all(source.startswith("data:") for source in sources)
     assert "optimizer.learning_rate</td><td>0.05" in page
