@@ -75,8 +75,8 @@ def _llama(seeds: Sequence[int]) -> Section:
 def _b2(config: Config, seeds: Sequence[int]) -> Section:
     low, high = "0.95", "0.999"
     claims = (
-        _lower("perplexity", low, high),
-        _lower("perplexity", f"{PLAIN}, {high}", f"{PLAIN}, {low}"),
+        _lower("perplexity", low, high, of="b2"),
+        _lower("perplexity", f"{PLAIN}, {high}", f"{PLAIN}, {low}", of="b2"),
     )
     vary = ("optimizer.b2", [low, high])
     return _ablation("Figure 7: Adam's b2", "b2", vary, (), claims, config, seeds)
@@ -86,9 +86,9 @@ def _widths(config: Config, seeds: Sequence[int]) -> Section:
     own = config.model.time_embed_dim
     widths = [str(max(1, round(part * own))) for part in (0.25, 0.5, 1, 2)]
     claims = (
-        _lower("perplexity", widths[-1], widths[0]),
-        _lower("perplexity", widths[-1], PLAIN),
-        _lower("tokens per second", widths[-1], PLAIN),
+        _lower("perplexity", widths[-1], widths[0], of="E"),
+        _lower("perplexity", widths[-1], PLAIN, of="E"),
+        _lower("tokens per second", widths[-1], PLAIN, of="E"),
     )
     title = "Table 6, Figures 14, 15 and 16: width E of the time embedding"
     vary = ("model.time_embed_dim", widths)
@@ -102,8 +102,10 @@ def _time_mlp(config: Config, seeds: Sequence[int]) -> Section:
     return _ablation(title, "time_mlp", vary, None, claims, config, seeds)
 
 
-def _lower(metric: str, less: str, more: str) -> Claim:
-    text = f"{less}: lower {metric} than {more}"
+def _lower(metric: str, less: str, more: str, of: str = "") -> Claim:
+    """Claim that a metric is lower for one model; `of` names what their labels say."""
+    prefix = f"{of}, " if of else ""
+    text = f"{prefix}{less}: lower {metric} than {more}"
     key = metric.replace(" ", "_")
     return Claim(text, key, {"model": less}, {"model": more})
 
