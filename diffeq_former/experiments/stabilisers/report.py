@@ -160,12 +160,16 @@ def _panels(path: Path, runs: list[dict], plot: Callable) -> None:
                 axes.set_axis_off()
                 continue
             plot(axes, found)
-            axes.label_outer()
+            if j:
+                axes.set_ylabel("")
+            if is_last := not any((n, *rest) in by_panel for n in down[i + 1 :]):
+                axes.tick_params(labelbottom=True)
+            axes.set_xlabel(axes.get_xlabel() if is_last else "")
             model, residual, step = rest
             title = f"{model}, norm {norm}\nresidual {residual:g}, step {step}"
             axes.set_title(title, fontsize=9)
             axes.grid(alpha=0.3)
-        grid[0, 0].legend(fontsize=7)
+        _legend(grid)
 
 
 def _plot_losses(path: Path, runs: list[dict]) -> None:
@@ -222,7 +226,7 @@ def _plot_drift(path: Path, runs: list[dict]) -> None:
             enumerate(_DRIFT.items()), enumerate(norms)
         ):
             axes, of_norm = grid[i, j], [r for r in found if r["norm"] == norm]
-            for key, style in _styles(of_norm, ("model", "residual", "step")):
+            for key, style in _styles(found, ("model", "residual", "step")):
                 values = [r["end"][name] for r in of_norm if _is_of(r, key)]
                 label = "{model}, residual {residual:g}, step {step}".format(**key)
                 _plot_over_depth(
@@ -232,9 +236,20 @@ def _plot_drift(path: Path, runs: list[dict]) -> None:
             axes.grid(alpha=0.3)
             if i == 0:
                 axes.set_title(f"norm {norm}, {deepest} layers", fontsize=9)
-                axes.legend(fontsize=7)
             if i == len(_DRIFT) - 1:
                 axes.set_xlabel("fraction of depth")
+        _legend(grid)
+
+
+def _legend(grid) -> None:
+    """Add one legend for all axes of the grid, below them."""
+    lines = {
+        label: line
+        for axes in grid.flat
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    where = {"loc": "outside lower center", "ncols": 3, "fontsize": 9}
+    grid.flat[0].figure.legend(lines.values(), lines.keys(), **where)
 
 
 def _plot_over_depth(axes, depth: int, values: list, style: str, **options) -> None:
@@ -269,7 +284,7 @@ def _plot_exponents(path: Path, runs: list[dict]) -> None:
         axes.axvline(0, color="0.5", lw=0.8)
         axes.set_xlabel("largest Lyapunov exponent (nats/layer)")
         axes.grid(alpha=0.3, axis="x")
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _styles(runs: list[dict], axes: tuple[str, ...]):
