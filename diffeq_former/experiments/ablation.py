@@ -180,6 +180,15 @@ def plot_values(axes, numbers: dict[Variant, list[float]]) -> None:
             axes.axhline(statistics.mean(found[None]), color="0.4", ls="--", label=name)
             axes.axhspan(min(found[None]), max(found[None]), color="0.8", alpha=0.5)
         elif found:
-            plotting.plot_mean_and_range(
-                axes, list(found), list(zip(*found.values(), strict=True)), style, name
-            )
+            places = _places(list(found))
+            values = list(zip(*found.values(), strict=True))
+            plotting.plot_mean_and_range(axes, places, values, style, name)
+            axes.set_xticks(places, list(found))
+
+
+def _places(values: list[str]) -> list[float]:
+    """Return the places of the values on an axis: those of numbers, or in a row."""
+    try:
+        return [float(value) for value in values]
+    except ValueError:
+        return [float(index) for index in range(len(values))]

@@ -81,12 +81,12 @@ def _sizes(config: Config, target: Target, devices: list | None) -> dict:
 def _plot(rows: list[dict], target: Target, picture: Path) -> None:
     kind = "compiled" if "compiled_memory_gib" in rows[0] else "planned"
     panels = {
-        "parameters": "parameters",
-        f"{kind}_memory_gib": f"GiB on each device of {target} ({kind})",
+        "parameters": ("parameters (millions)", 1e6),
+        f"{kind}_memory_gib": (f"GiB per device ({target}, {kind})", 1),
     }
     with plotting.saved_figure(picture, (10, 4), ncols=2) as grid:
-        for axes, (name, words) in zip(grid, panels.items(), strict=True):
-            numbers = {(row["value"], row["plain"]): [row[name]] for row in rows}
+        for axes, (name, (words, unit)) in zip(grid, panels.items(), strict=True):
+            numbers = {(row["value"], row["plain"]): [row[name] / unit] for row in rows}
             ablation.plot_values(axes, numbers)
             axes.set(xlabel=rows[0]["setting"], ylabel=words)
             axes.grid(alpha=0.3, axis="y")

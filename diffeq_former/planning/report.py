@@ -7,6 +7,7 @@ import jax
 
 from diffeq_former.config import Config
 from diffeq_former.distributed.mesh import make_mesh
+from diffeq_former.errors import UserError
 from diffeq_former.planning import shapes
 from diffeq_former.planning.closed_form import USABLE, Plan, state_bytes
 from diffeq_former.planning.collectives import collectives, sent_bytes
@@ -40,6 +41,9 @@ def compile_report(
       program calls; `sent`, by kind of collective and mesh axes; `sent_blocking`, the
       bytes that are sent while nothing else runs; for TPUs `cycles`, the compiler's
       estimate, and `cycle_shares`, by scope; `compile_seconds`.
+
+    Raises:
+      UserError: If the compiler fails for another reason.
     """
     mesh, start = make_mesh(config.mesh, devices), time.monotonic()
     try:
@@ -47,7 +51,11 @@ def compile_report(
     except jax.errors.JaxRuntimeError as error:
         found = _SIZES.findall(str(error))
         if "RESOURCE_EXHAUSTED" not in str(error) or len(found) < 2:
-            raise
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"the compiler for {device.name} fails on this program ({reason}):"
+                " change a size in the config, or leave out compilation"
+            ) from None
         needed, available = (round(float(n) * _UNITS[unit]) for n, unit in found[:2])
         memory = {"total": needed, "available": available}
         return {"program": program, "fits": False, "memory": memory}
