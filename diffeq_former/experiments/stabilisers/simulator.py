@@ -119,8 +119,9 @@ class Simulator:
         """
         loss, gradients = jax.value_and_grad(self.loss)(state.params, batch_BL)
         norm = optax.tree.norm(gradients)
-        updates, opt_state = self._optimizer.update(gradients, *reversed(state))
-        new = State(optax.apply_updates(state.params, updates), opt_state)
+        params, opt_state = state
+        updates, opt_state = self._optimizer.update(gradients, opt_state, params)
+        new = State(optax.apply_updates(params, updates), opt_state)
         finite = jnp.isfinite(loss + norm)
         state = jax.tree.map(lambda x, old: jnp.where(finite, x, old), new, state)
         return state, {"loss": loss, "grad_norm": norm, "skipped_steps": ~finite}
