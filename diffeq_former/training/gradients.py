@@ -11,6 +11,7 @@ Shape suffixes: B batch, L length, D width, V vocabulary, M micro-batches, N sha
 the batch axis.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -68,15 +69,18 @@ def loss_and_gradients(
     variables, constants, pull_back = prepare(config, params, grid)
     model = Transformer(config.model, train=True, hardware=hardware)
 
-    def sums_and_gradients(batch_BL):
+    def sums_and_gradients(params, batch_BL):
         def objective(variables):
             whole = merge(variables, constants)
             return _objective(config, model, whole, batch_BL, key, grid)
 
-        gradients, sums = jax.grad(objective, has_aux=True)(variables)
+        at = variables | {"params": params}
+        gradients, sums = jax.grad(objective, has_aux=True)(at)
         return sums, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
-    sums, gradients = _sum_of_batch(config.model, sums_and_gradients, batches_MBL)
+    sums, gradients = _sum_of_batch(
+        config.model, sums_and_gradients, variables["params"], batches_MBL
+    )
     tokens = sums["tokens"]
     losses = {
         "loss": sums["loss"] / tokens,
@@ -188,15 +192,24 @@ def _objective(
     return objective, sums
 
 
-def _sum_of_batch(c: ModelConfig, function: Callable, batches_MBL: dict):
-    """Return the sum over micro-batches of function(batch_BL) -> (sums, gradients)."""
+def _sum_of_batch(c: ModelConfig, function: Callable, params: dict, batches_MBL: dict):
+    """Return the sum of function(params, batch_BL) over micro-batches.
+
+    Args:
+      c: The model settings.
+      function: Returns sums and gradients of a micro-batch.
+      params: Embeddings, head and final norm, which devices gather once.
+      batches_MBL: The micro-batches.
+    """
     if len(batches_MBL["inputs"]) == 1:
-        return function(jax.tree.map(lambda x_MBL: x_MBL[0], batches_MBL))
+        return function(params, jax.tree.map(lambda x_MBL: x_MBL[0], batches_MBL))
     if c.generate_weights == "per_step":
         # Here the gradients are those of the banks: too large for one sum per shard.
-        return _sum_over(function, batches_MBL)
+        return _sum_over(functools.partial(function, params), batches_MBL)
     split_MNBL = jax.tree.map(jax.vmap(split_by_shard), batches_MBL)
-    sums_N, gradients_N = _sum_over(map_shards(function), split_MNBL)
+    params_N = copy_per_shard(params, c.reduce_dtype)
+    of_shards = functools.partial(map_shards(function), params_N)
+    sums_N, gradients_N = _sum_over(of_shards, split_MNBL)
     gradients = sum_over_shards(gradients_N, c.reduce_dtype)
     return sum_over_shards(sums_N, jnp.float32), gradients
 
