@@ -106,7 +106,7 @@ def make_plan(config: Config, sizes: Sizes, device: Device) -> Plan:
         sizes=sizes,
         device=device,
         memory=needed,
-        sent=communication.sent(config, sizes, seq_len),
+        sent=communication.sent(config, sizes, seq_len, device.hardware),
         model_flops=tokens * flops_per_token(config.model, seq_len),
         flops=flops_of_step(config, sizes, seq_len),
         traffic=_traffic(config, sizes, seq_len, device, needed),

@@ -61,9 +61,12 @@ def collectives(program: Program, sizes: Mapping[str, int]) -> list[Collective]:
             if kind not in _SENT:
                 continue
             # A TPU's asynchronous collective is a part of several fusions: those that
-            # start and end it, and those that compute meanwhile.
+            # start and end it, and those that compute meanwhile. A reduce-scatter is
+            # one fusion, and may share its channel with another.
+            scatters = fusion.startswith(_FUSED_SCATTER)
             channel = _CHANNEL.search(inner.text)
-            key = (computation, channel[1] if fusion and channel else inner.name)
+            is_part = fusion and channel and not scatters
+            key = (computation, channel[1] if is_part else inner.name)
             parts[key] += 1
             groups, size = _groups(inner.text), _num_bytes(_result(inner))
             if kind == "all-reduce":  # whose results may be rounded
@@ -71,7 +74,7 @@ def collectives(program: Program, sizes: Mapping[str, int]) -> list[Collective]:
                 size = max(size, sum(_num_bytes(x.shape) for x in operands))
             if kind == "reduce-scatter":
                 size *= groups.shape[1]
-            elif fusion.startswith(_FUSED_SCATTER):
+            elif scatters:
                 kind = "reduce-scatter"
             found[key] = Collective(
                 kind=kind,

@@ -2,7 +2,7 @@
 
 There is one function for each reason to communicate. Bytes are those of ring
 algorithms, as in planning/collectives.py: among n devices, each sends (n - 1) / n of
-the array in an all-gather, and twice that in an all-reduce.
+the array in an all-gather or a reduce-scatter, and twice that in an all-reduce.
 """
 
 import dataclasses
@@ -13,13 +13,15 @@ import jax.numpy as jnp
 
 from diffeq_former.config import Config
 from diffeq_former.distributed.sharding_rules import (
+    DATA,
     FSDP,
     MESH_AXES,
-    ROWS,
     SEQUENCE,
     TENSOR,
     num_batch_shards,
 )
+from diffeq_former.hardware import Hardware
+from diffeq_former.models.attention_kernels import LANES
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.planning import shapes
 from diffeq_former.planning.shapes import Array, Sizes, micro_batches
@@ -30,16 +32,16 @@ from diffeq_former.training.flops import evaluations
 class Sent:
     """A collective operation and the bytes that one device sends in it."""
 
-    kind: str  # all-gather | all-reduce
+    kind: str  # all-gather | all-reduce | reduce-scatter
     axes: tuple[str, ...]  # mesh axes over which it communicates
     num_bytes: float
 
 
-def sent(config: Config, sizes: Sizes, seq_len: int) -> list[Sent]:
+def sent(config: Config, sizes: Sizes, seq_len: int, hardware: Hardware) -> list[Sent]:
     """Return the collectives of a training step that send any bytes."""
     messages = [
         *_gathered_weights(config, sizes),
-        *_summed_gradients(config, sizes, seq_len),
+        *_summed_gradients(config, sizes, seq_len, hardware),
         *_summed_activations(config, sizes, seq_len),
         *_gathered_keys(config, sizes, seq_len),
     ]
@@ -54,6 +56,11 @@ def _gather(size: float, axes: tuple[str, ...], sizes: Sizes) -> Sent:
 def _sum(size: float, axes: tuple[str, ...], sizes: Sizes) -> Sent:
     n = math.prod(sizes[axis] for axis in axes)
     return Sent("all-reduce", axes, 2 * size * (n - 1) / n)
+
+
+def _scatter(size: float, axes: tuple[str, ...], sizes: Sizes) -> Sent:
+    n = math.prod(sizes[axis] for axis in axes)
+    return Sent("reduce-scatter", axes, size * (n - 1) / n)
 
 
 def _gathered_weights(config: Config, sizes: Sizes) -> Iterator[Sent]:
@@ -71,42 +78,67 @@ def _gathered_weights(config: Config, sizes: Sizes) -> Iterator[Sent]:
         yield _gather(array.num_bytes(sizes, {TENSOR}), (FSDP,), sizes)
 
 
-def _summed_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
+def _summed_gradients(
+    config: Config, sizes: Sizes, seq_len: int, hardware: Hardware
+) -> Iterator[Sent]:
     """Gradients of table, embeddings and head, summed over different tokens.
 
-    With accumulation in table space, the all-reduce over `data` and `fsdp` takes place
-    once per step; that over `sequence` once per micro-batch.
+    With accumulation in table space, sums over `data` and `fsdp` take place once per
+    step, those over `sequence` once per micro-batch.
     """
     c, M = config.model, micro_batches(config, sizes)
     reduced = jnp.dtype(c.reduce_dtype).itemsize
     per_step = c.generate_weights == "per_step"
-    times = (c.num_layers * M,) * 2 if per_step else (1, M)
+    # Sums over micro-batches are rounded, gradients of one are not.
+    accumulated = M > 1 and not per_step
+    times, times_sequence = (c.num_layers * M,) * 2 if per_step else (1, M)
     for array in shapes.table(c):
-        # Sums over micro-batches are rounded, gradients of one are not.
-        accumulated = M > 1 and not per_step
         itemsize = reduced if accumulated else max(array.itemsize, reduced)
         summed = dataclasses.replace(array, itemsize=itemsize)
-        yield from _summed(summed, *times, sizes)
+        scatters = _is_scattered(summed, hardware, sizes, on_tpu=not accumulated)
+        yield from _summed_over_rows(summed, times, scatters, sizes)
+        whole = times_sequence * summed.num_bytes(sizes, {TENSOR})
+        yield _sum(whole, (SEQUENCE,), sizes)
     for array in shapes.outer(c):
-        size = array.num_bytes(sizes, {TENSOR})
-        yield _sum(size * reduced / 4, ROWS, sizes)
-        yield _sum(M * size, (SEQUENCE,), sizes)
+        summed = dataclasses.replace(array, itemsize=reduced)
+        only_fsdp = sizes[DATA] == 1
+        scatters = _is_scattered(summed, hardware, sizes, on_tpu=only_fsdp)
+        yield from _summed_over_rows(summed, 1, scatters, sizes)
+        yield _sum(M * array.num_bytes(sizes, {TENSOR}), (SEQUENCE,), sizes)
     head = 4 * c.d_model * c.vocab_size / sizes[TENSOR]
     chunks = math.ceil(seq_len / config.training.loss_chunk)
     yield _sum(M * chunks * head, (SEQUENCE,), sizes)
 
 
-def _summed(
-    array: Array, times: int, times_sequence: int, sizes: Sizes
-) -> Iterator[Sent]:
-    """All-reduce an array over `fsdp`, then its shards over the other batch axes.
+def _is_scattered(array: Array, hardware: Hardware, sizes: Sizes, on_tpu: bool) -> bool:
+    """Whether a sum over `fsdp` is a reduce-scatter, not an all-reduce.
 
-    `times` counts these reductions, `times_sequence` those over `sequence`.
+    A device keeps its shard of the sum. Compilers for NVIDIA GPUs always make a
+    reduce-scatter of it, those for CPUs never. Those for TPUs do so for the table's
+    gradients if they are summed in the backward pass, step by step, and for those of
+    embeddings and head without a `data` axis, each if an axis of the shard is a
+    multiple of the lanes.
+
+    Args:
+      array: The summed array.
+      hardware: What the step is compiled for.
+      sizes: Sizes of the mesh axes.
+      on_tpu: Whether it is one of those that programs for TPUs scatter.
     """
+    if not array.is_cut_by(FSDP):
+        return False
+    if hardware.platform == "tpu":
+        return on_tpu and any(n % LANES == 0 for n in array.shard(sizes))
+    return hardware.platform == "cuda"
+
+
+def _summed_over_rows(
+    array: Array, times: int, scatters: bool, sizes: Sizes
+) -> Iterator[Sent]:
+    """Sum an array over `fsdp`, then the shards that devices keep over `data`."""
     whole, shard = (array.num_bytes(sizes, cut) for cut in ({TENSOR}, {TENSOR, FSDP}))
-    yield _sum(times * whole, (FSDP,), sizes)
-    yield _sum(times * shard, tuple(a for a in ROWS if a != FSDP), sizes)
-    yield _sum(times_sequence * whole, (SEQUENCE,), sizes)
+    yield (_scatter if scatters else _sum)(times * whole, (FSDP,), sizes)
+    yield _sum(times * shard, (DATA,), sizes)
 
 
 def _summed_activations(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:

@@ -37,7 +37,7 @@ class Memory:
     saved_states: float  # what the remat policy saves for all solver steps
     one_step: float  # recomputed activations of one solver step
     loss_chunk: float  # logits and their gradient
-    update_copies: float  # a bank and its moments in another layout
+    update_copies: float  # a bank and its moments, except on CPUs: new beside old
     batch: float
 
     @property
@@ -127,7 +127,7 @@ def memory(
         + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
         update_copies=_largest_bank(config, sizes) * (1 + optimizer / parameters)
-        if hardware.platform == "tpu"
+        if hardware.platform != "cpu"
         else 0.0,
         batch=_batch(config, sizes, seq_len),
     )

@@ -29,10 +29,18 @@ class Array:
     axes: tuple[str, ...]
     itemsize: int
 
+    def shard(
+        self, sizes: Sizes, cut_by: Iterable[str] = MESH_AXES
+    ) -> tuple[float, ...]:
+        """Return the shape of a shard if only the mesh axes `cut_by` are used."""
+        return tuple(
+            n / (sizes[RULES[name]] if RULES[name] in cut_by else 1)
+            for n, name in zip(self.shape, self.axes, strict=True)
+        )
+
     def num_bytes(self, sizes: Sizes, cut_by: Iterable[str] = MESH_AXES) -> float:
         """Return the bytes of a shard if only the mesh axes `cut_by` are used."""
-        parts = [sizes[RULES[name]] for name in self.axes if RULES[name] in cut_by]
-        return math.prod(self.shape) * self.itemsize / math.prod(parts)
+        return math.prod(self.shard(sizes, cut_by)) * self.itemsize
 
     def is_cut_by(self, axis: str) -> bool:
         """Whether the array is sharded over this mesh axis."""

@@ -30,6 +30,16 @@ _ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+# Those that launch/tpu_pod.sh and launch/gke_jobset.yaml set: gathers of weights run
+# beside products, instead of cutting these into pieces (docs/performance.md).
+LIBTPU_INIT_ARGS = (
+    "--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",
+    "--xla_enable_async_all_gather=true",
+    "--xla_tpu_enable_async_collective_fusion=true",
+    "--xla_tpu_enable_async_collective_fusion_fuse_all_gather=true",
+    "--xla_tpu_enable_async_collective_fusion_multiple_steps=true",
+    "--xla_tpu_overlap_compute_collective_tc=true",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +93,9 @@ def parse_target(text: str, num_slices: int = 1) -> Target:
 def topology_devices(target: Target) -> list[jax.Device]:
     """Return devices for which programs can be compiled, but not executed.
 
+    Programs for TPUs are compiled with the flags in the environment's LIBTPU_INIT_ARGS,
+    by default those of the launchers.
+
     Raises:
       UserError: If the compiler's package is missing, or knows no such topology.
     """
@@ -92,6 +105,7 @@ def topology_devices(target: Target) -> list[jax.Device]:
             " best in an environment of its own, or do without it: --nocompile"
         )
     os.environ.update(_ENVIRONMENT)
+    os.environ.setdefault("LIBTPU_INIT_ARGS", " ".join(LIBTPU_INIT_ARGS))
     try:
         described = _tpu_topology(target) if target.is_tpu else _gpu_topology(target)
     except jax.errors.JaxRuntimeError as error:

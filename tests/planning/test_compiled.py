@@ -14,6 +14,7 @@ from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.planning import shapes
 from diffeq_former.planning.closed_form import make_plan
 from diffeq_former.planning.collectives import collectives, sent_bytes
+from diffeq_former.planning.communication import by_kind
 from diffeq_former.planning.compiled import attention_kernel, memory_bytes
 from diffeq_former.planning.cycles import SCOPES, cycles_by_scope
 from diffeq_former.planning.devices import DEVICES
@@ -33,18 +34,21 @@ MODEL = ModelConfig(
 )
 
 
-def config_of(**model):
+def config_of(at_once=0, **model):
+    """For a mesh of `fsdp` alone; micro-batches of `at_once` sequences on a device."""
     return Config(
         model=dataclasses.replace(MODEL, **model),
-        training=TrainingConfig(batch_size=8, loss_chunk=128),
+        training=TrainingConfig(
+            batch_size=8, per_device_batch_size=at_once, loss_chunk=128
+        ),
         mesh=MeshConfig(data=1, fsdp=-1),
     )
 
 
 @functools.cache
-def step_of(target, **model):
+def step_of(target, **options):
     """The compiled step, its text parsed, and the sizes of its mesh."""
-    config = config_of(**model)
+    config = config_of(**options)
     mesh = make_mesh(config.mesh, devices_of(target))
     with as_released():
         compiled, _ = compile_program(config, mesh)
@@ -81,6 +85,30 @@ def test_a_hypernetwork_sends_no_bank_and_no_more_than_a_plain_model(target, ker
     assert 0 < sent["ours"] <= 1.02 * sent["plain"]
     banks = sum(array.num_bytes(sizes) for array in shapes.banks(MODEL))
     assert sent["ours"] < banks
+
+
+@pytest.mark.parametrize("target", [on_target(TPU), on_target(GPU)])
+@pytest.mark.parametrize("options", [{}, {"at_once": 1}], ids=["once", "accumulated"])
+def test_as_much_is_sent_as_planned(target, options):
+    """In all and, where it is not negligible, by each kind of collective."""
+    _, program, sizes = step_of(target, **options)
+    found = sent_bytes(collectives(program, sizes), "kind")
+    device = DEVICES[target.split(":")[1]]
+    planned = by_kind(make_plan(config_of(**options), sizes, device).sent)
+    total = sum(found.values())
+    assert sum(planned.values()) == pytest.approx(total, rel=0.1)
+    for kind in found.keys() | planned.keys():
+        sent, expected = (sums.get(kind, 0) for sums in (found, planned))
+        assert expected == pytest.approx(sent, rel=0.1, abs=0.01 * total)
+
+
+@pytest.mark.parametrize("target", [on_target(GPU)])
+def test_an_update_holds_a_bank_and_its_moments_twice(target):
+    compiled, _, sizes = step_of(target)
+    needed = make_plan(config_of(), sizes, DEVICES["h100"]).memory
+    held = memory_bytes(compiled)["total"]
+    assert needed.total == pytest.approx(held, rel=0.1)
+    assert needed.total - needed.update_copies < 0.8 * held
 
 
 @pytest.mark.parametrize(
