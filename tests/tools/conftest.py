@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import command_lines
+import grain  # noqa: F401 - defines flags, which a command line's own must not hide
 import pytest
 from absl import flags
 from cases import mesh_of

@@ -7,25 +7,9 @@ from pathlib import Path
 import pytest
 from prepared import prepare_words, random_texts
 from runs import ROOT
+from studies import MODEL, TRAINING, settings
 
 TOOL = ("experiment.py", "finetuning")
-MODEL = {
-    "block": "gpt",
-    "solver": "lie_trotter",
-    "num_layers": 2,
-    "d_model": 16,
-    "num_heads": 2,
-    "d_ff": 16,
-    "vocab_size": 257,
-    "max_len": 16,
-    "time_embed_dim": 4,
-    "remat": "none",
-}
-TRAINING = {"num_steps": 2, "batch_size": 8, "eval_every": 1, "sample_every": 0}
-
-
-def settings(prefix: str, section: str, values: dict) -> list[str]:
-    return [f"{prefix}{section}.{name}={value}" for name, value in values.items()]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +19,8 @@ def flags(trained, tmp_path_factory):
     renamed = Path(other.path).rename(folder / "other")
     given = [f"--config={ROOT}/configs/tiny.py", f"--data={renamed}"]
     given += [f"--config.data.path={trained.dataset.path}"]
-    given += settings("--config.", "model", MODEL)
+    model = MODEL | {"solver": "lie_trotter", "num_layers": 2, "max_len": 16}
+    given += settings("--config.", "model", model)
     given += settings("--config.", "training", TRAINING)
     for mode in ("full", "lora"):
         given += settings(f"--{mode}=", "training", TRAINING)

@@ -2,31 +2,16 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from prepared import prepare_words, random_texts
 from runs import ROOT
+from studies import MODEL, TRAINING, settings
 
 from diffeq_former.experiments.paper.page import ANALYSES
 
 TOOL = ("experiment.py", "paper")
-MODEL = {
-    "block": "gpt",
-    "solver": "euler",
-    "num_layers": 4,
-    "d_model": 16,
-    "num_heads": 2,
-    "d_ff": 16,
-    "vocab_size": 257,
-    "max_len": 64,
-    "time_embed_dim": 4,
-    "remat": "none",
-}
-TRAINING = {"num_steps": 2, "batch_size": 8, "eval_every": 1, "sample_every": 0}
-
-
-def settings(prefix: str, section: str, values: dict) -> list[str]:
-    return [f"{prefix}{section}.{name}={value}" for name, value in values.items()]
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +22,11 @@ def flags(tmp_path_factory):
     for name, text in texts.items():
         (folder / f"{name}-words").mkdir()
         made = prepare_words(folder / f"{name}-words", seq_len=64, texts=text)
-        paths[name] = made.path.rename(folder / name)
+        paths[name] = Path(made.path).rename(folder / name)
     given = [f"--config={ROOT}/configs/tiny.py", f"--data={paths['other']}"]
     given += [f"--config.data.path={paths['one']}"]
-    given += settings("--config.", "model", MODEL)
+    model = MODEL | {"solver": "euler", "num_layers": 4, "max_len": 64}
+    given += settings("--config.", "model", model)
     given += settings("--config.", "training", TRAINING | {"log_every": 1})
     for mode in ("full", "lora"):
         given += settings(f"--{mode}=", "training", TRAINING)

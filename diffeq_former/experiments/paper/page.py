@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diffeq_former.analysis import pages, plotting
-from diffeq_former.analysis.loaded_model import encode
+from diffeq_former.analysis.loaded_model import LoadedModel, Sentence, encode
 from diffeq_former.analysis.registry import load as load_analysis
 from diffeq_former.analysis.results import write_json
 from diffeq_former.api import load
@@ -103,7 +103,7 @@ def _analyses(ours: Path, plain: Path, folder: Path) -> list[str]:
     trained, beside = load(ours).for_analysis, load(plain).for_analysis
     given = {
         "beside": {"beside": beside},
-        "sentences": {"sentences": encode(trained, list(SENTENCES))},
+        "sentences": {"sentences": _encoded(trained)},
         "": {},
     }
     parts = []
@@ -115,3 +115,15 @@ def _analyses(ours: Path, plain: Path, folder: Path) -> list[str]:
         pictures = [pages.picture(path) for path in sorted(own.glob("*.png"))]
         parts.append(pages.section(title, "\n".join([pages.table(rows), *pictures])))
     return parts
+
+
+def _encoded(trained: LoadedModel) -> list[Sentence]:
+    """Return `SENTENCES`, without the first words of those that are too long."""
+    tokenizer, texts = trained.tokenizer, []
+    room = trained.config.max_len - len(tokenizer.before)
+    for sentence in SENTENCES:
+        words = sentence.split()
+        while len(tokenizer.encode(" ".join(words))) > room:
+            words.pop(0)
+        texts.append(" ".join(words))
+    return encode(trained, texts)
