@@ -134,8 +134,14 @@ def _terms(logits_BCV: jax.Array, targets_BC: jax.Array) -> tuple[jax.Array, ...
     """Return where there are targets, the log normalisers, and the targets' logits."""
     mask_BC = targets_BC != NO_TARGET
     tokens_BC1 = jnp.where(mask_BC, targets_BC, 0)[..., None]
-    picked_BC1 = jnp.take_along_axis(logits_BCV, tokens_BC1, axis=-1)
-    return mask_BC, jax.nn.logsumexp(logits_BCV, axis=-1), picked_BC1[..., 0]
+    if num_shards("vocab") > 1:
+        # XLA's partitioner aborts on a gather from them if `fsdp` and `sequence` also
+        # have several devices.
+        is_picked_BCV = jnp.arange(logits_BCV.shape[-1])[None, None] == tokens_BC1
+        picked_BC = jnp.where(is_picked_BCV, logits_BCV, 0).sum(-1)
+    else:
+        picked_BC = jnp.take_along_axis(logits_BCV, tokens_BC1, axis=-1)[..., 0]
+    return mask_BC, jax.nn.logsumexp(logits_BCV, axis=-1), picked_BC
 
 
 def _zeros(B: int) -> Sums:

@@ -44,6 +44,7 @@ def sent(config: Config, sizes: Sizes, seq_len: int, hardware: Hardware) -> list
         *_summed_gradients(config, sizes, seq_len, hardware),
         *_summed_activations(config, sizes, seq_len),
         *_gathered_keys(config, sizes, seq_len),
+        *_gathered_gradients(config, sizes, seq_len),
     ]
     return [message for message in messages if message.num_bytes]
 
@@ -104,7 +105,6 @@ def _summed_gradients(
         only_fsdp = sizes[DATA] == 1
         scatters = _is_scattered(summed, hardware, sizes, on_tpu=only_fsdp)
         yield from _summed_over_rows(summed, 1, scatters, sizes)
-        yield _sum(M * array.num_bytes(sizes, {TENSOR}), (SEQUENCE,), sizes)
     head = 4 * c.d_model * c.vocab_size / sizes[TENSOR]
     chunks = math.ceil(seq_len / config.training.loss_chunk)
     yield _sum(M * chunks * head, (SEQUENCE,), sizes)
@@ -172,6 +172,15 @@ def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]
     size = attention * entries * jnp.dtype(c.dtype).itemsize
     yield _gather(size * (1 if c.remat == "none" else 2), (SEQUENCE,), sizes)
     yield _sum(size, (SEQUENCE,), sizes)
+
+
+def _gathered_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
+    """Float32 gradients of the first states, gathered along `sequence`.
+
+    Each device then adds those of all positions to the gradient of the embeddings.
+    """
+    tokens = _tokens(config, sizes, seq_len) * sizes[SEQUENCE]
+    yield _gather(4 * tokens * config.model.d_model, (SEQUENCE,), sizes)
 
 
 def _tokens(config: Config, sizes: Sizes, seq_len: int) -> float:

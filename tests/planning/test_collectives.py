@@ -49,7 +49,7 @@ def slow(*values):
         slow("tensor", "gpt"),
         slow("sequence", "gpt"),
         slow("data-fsdp-sequence", "llama"),
-        slow("fsdp-sequence-tensor", "llama"),
+        ("fsdp-sequence-tensor", "llama"),
     ],
 )
 def test_no_more_is_sent_than_by_a_plain_transformer(mesh, block):
