@@ -12,7 +12,8 @@
 #              trains the models of the paper's figures and tables at the size of
 #              configs/small.py and writes a page, PAPER/page/index.html, in some hours on
 #              two cores. TEXT is a source of tools/prepare_data.py, such as novels;
-#              OTHER_TEXT another to tune on. The same command resumes it
+#              OTHER_TEXT another to tune on; a fraction HELD_OUT of the documents of each
+#              is for validation. The same command resumes it
 #
 # Each makes its own virtual environment first, one for each version of Python:
 # make test PYTHON=python3.12
@@ -28,6 +29,12 @@ $(error $(PYTHON) is Python $(or $(VERSION),of unknown version); \
 3.11, 3.12 or 3.13 is needed: name one with PYTHON=/path/to/python3.12)
 endif
 
+ifneq ($(filter paper-small,$(MAKECMDGOALS)),)
+ifndef TEXT
+$(error name a text, as make paper-small TEXT='text:books/*.txt')
+endif
+endif
+
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 \
     --dist=worksteal
 
@@ -40,6 +47,7 @@ FOR_TARGETS = tests/planning tests/tools/test_plan.py \
 
 PAPER ?= runs/paper-small
 OTHER_TEXT ?= stdlib
+HELD_OUT ?= 0.01
 PAPER_FLAGS ?= --num_seeds=3 --config.training.num_steps=500 \
     --config.training.eval_every=100 --config.training.checkpoint_every=100 \
     --full=training.num_steps=150 --full=training.eval_every=25 \
@@ -78,17 +86,14 @@ for-targets: install
 	JAX_PLATFORMS=cpu $(PYTEST) -m targets $(FOR_TARGETS)
 
 paper-small: install
-ifndef TEXT
-	$(error name the text: make paper-small TEXT='text:books/*.txt')
-endif
 	test -e $(PAPER)/tokenizer.model || $(VENV)/bin/python tools/train_tokenizer.py \
 	    --source='$(TEXT)' --vocab_size=4096 --output=$(PAPER)/tokenizer.model
 	test -e $(PAPER)/data/text || $(VENV)/bin/python tools/prepare_data.py \
 	    --source='$(TEXT)' --tokenizer=sentencepiece:$(PAPER)/tokenizer.model \
-	    --seq_len=128 --validation_fraction=0.005 --output=$(PAPER)/data/text
+	    --seq_len=128 --validation_fraction=$(HELD_OUT) --output=$(PAPER)/data/text
 	test -e $(PAPER)/data/other || $(VENV)/bin/python tools/prepare_data.py \
 	    --source='$(OTHER_TEXT)' --tokenizer=sentencepiece:$(PAPER)/tokenizer.model \
-	    --seq_len=128 --validation_fraction=0.005 --output=$(PAPER)/data/other
+	    --seq_len=128 --validation_fraction=$(HELD_OUT) --output=$(PAPER)/data/other
 	$(VENV)/bin/python tools/experiment.py paper --config=configs/small.py \
 	    --config.data.path=$(PAPER)/data/text --data=$(PAPER)/data/other \
 	    --output=$(PAPER) $(PAPER_FLAGS)
