@@ -21,7 +21,7 @@ SETTINGS = {
 CONFIG = [f"--config={ROOT}/configs/tiny.py"]
 CONFIG += [f"--config.{name}={value}" for name, value in SETTINGS.items()]
 TARGET = "--target=gpu:h100:1x2"
-VARY = "--vary=model.time_embed_dim=2,6"
+VARY = "--vary=model.time_embed_dim=4,16"
 
 
 def of_hypernetwork(E):
@@ -42,8 +42,8 @@ def test_parameters_and_memory_of_each_variant(tool, tmp_path):
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     found = {row["model"]: row["parameters"] for row in rows}
     assert found == {
-        "2": of_hypernetwork(2),
-        "6": of_hypernetwork(6),
+        "4": of_hypernetwork(4),
+        "16": of_hypernetwork(16),
         "plain": of_plain(),
     }
     for row in rows[:2]:
@@ -64,7 +64,7 @@ def test_memory_as_compiled(target, tmp_path):
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     smaller, larger = (row["compiled_memory_gib"] for row in rows)
     # Values and two moments, in float32.
-    added = 3 * 4 * (of_hypernetwork(6) - of_hypernetwork(2)) / 2**30
+    added = 3 * 4 * (of_hypernetwork(16) - of_hypernetwork(4)) / 2**30
     assert larger - smaller > 0.9 * added
 
 
