@@ -44,7 +44,7 @@ _create = functools.cache(state.create)
 def _of_a_step(config: Config) -> Config:
     """With defaults for what a step of training does not depend on."""
     names = ("checkpoint_every", "eval_every", "keep_best", "keep_latest")
-    names += ("log_every", "sample_every", "sample_prompt")
+    names += ("sample_every", "sample_prompt")
     default = TrainingConfig()
     training = dataclasses.replace(
         config.training, **{name: getattr(default, name) for name in names}
