@@ -1,4 +1,4 @@
-"""How often a measure of token sensitivity points to the antecedent of the next word.
+"""Share of sentences in which a measure of sensitivity finds the antecedent.
 
 In each sentence of antecedent_sentences.py, the token to which a measure gives the
 largest value is compared with the known antecedent. Candidates are the tokens of the

@@ -78,13 +78,21 @@ def train(
     own = str(functools.reduce(getattr, setting.split("."), config))
     trained = []
     for (value, is_plain), seed in itertools.product(wanted, seeds):
-        settings = [*runs.BASELINE, *(plain or ())] if is_plain else []
-        if value not in (None, own):
-            settings.append(f"{setting}={value}")
+        changed = None if value == own else value
+        settings = settings_of(setting, (changed, is_plain), plain)
         row = {"model": label(value, is_plain), "plain": is_plain}
         row |= {"setting": setting, "value": value, "seed": seed}
         trained.append((row, study.train_model(settings, seed)))
     return trained
+
+
+def settings_of(
+    setting: str, variant: Variant, plain: Sequence[str] | None
+) -> list[str]:
+    """Return the settings of a variant, as SECTION.FIELD=VALUE."""
+    value, is_plain = variant
+    settings = [*runs.BASELINE, *(plain or ())] if is_plain else []
+    return settings + [f"{setting}={value}"] * (value is not None)
 
 
 def label(value: str | None, is_plain: bool) -> str:

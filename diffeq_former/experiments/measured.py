@@ -1,4 +1,4 @@
-"""What a finished run of a study has measured."""
+"""Measurements of a finished run of a study."""
 
 import math
 import statistics

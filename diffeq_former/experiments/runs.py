@@ -10,8 +10,11 @@ from pathlib import Path
 
 from diffeq_former.config import variants
 
-# Settings of the plain transformer beside a model.
-BASELINE = tuple(f"{name}={value}" for name, value in variants.BASELINE.items())
+# Settings of the plain transformer beside a model, and of one with shared weights.
+BASELINE, SHARED = (
+    tuple(f"{name}={value}" for name, value in changes.items())
+    for changes in (variants.BASELINE, variants.SHARED)
+)
 
 
 def config_flags(settings: Sequence[str]) -> list[str]:

@@ -54,8 +54,7 @@ def run(
         jax.config.update("jax_enable_compilation_cache", False)
     with atomic_directory(output) as folder:
         for value, is_plain in ablation.variants(setting, values, plain):
-            settings = [*runs.BASELINE, *(plain or ())] if is_plain else []
-            settings += [f"{setting}={value}"] * (value is not None)
+            settings = ablation.settings_of(setting, (value, is_plain), plain)
             name = ablation.label(value, is_plain)
             print(f"{setting}={name}", file=sys.stderr, flush=True)
             own = overridden(config, settings, flag="vary")

@@ -1,4 +1,4 @@
-"""What the paper's figures and tables compare: models, plots and claims."""
+"""Models, plots and claims of the paper's figures and tables."""
 
 import dataclasses
 import functools
@@ -50,11 +50,7 @@ def sections(
 
 
 def _gpt(seeds: Sequence[int]) -> Section:
-    models = {
-        OURS: (),
-        PLAIN: runs.BASELINE,
-        SHARED: ("model.weights=shared", "model.solver=lie_trotter"),
-    }
+    models = {OURS: (), PLAIN: runs.BASELINE, SHARED: runs.SHARED}
     claims = (
         _lower("perplexity", OURS, PLAIN),
         _lower("perplexity", PLAIN, SHARED),
