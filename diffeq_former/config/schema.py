@@ -4,7 +4,6 @@ import dataclasses
 from typing import Literal
 
 from diffeq_former.config.ranges import (
-    AxisSize,
     Count,
     CountOrZero,
     Factor,
@@ -13,10 +12,15 @@ from diffeq_former.config.ranges import (
     NumSteps,
     Positive,
     Rate,
-    Seconds,
     Seed,
     TokenId,
     check_solver_steps,
+)
+from diffeq_former.config.run_schema import (
+    DataConfig,
+    FinetuneConfig,
+    MeshConfig,
+    ProfileConfig,
 )
 from diffeq_former.ode.solvers import is_splitting
 
@@ -65,6 +69,12 @@ class ModelConfig:
     tied_head: bool = False  # llama: tie head and token embedding (gpt always does)
     horizon: NonNegative = 0.0  # length of the depth interval; 0: see `interval`
     stabilisers: Stabilisers = Stabilisers()  # norms and residual connections
+    qk_norm: bool = False  # RMS-normalise the queries and keys of each head
+    zero_init_output: bool = False  # start linear maps that write to the state at 0
+    # Activation of the feed-forward term; default: GELU (gpt) or SiLU (llama).
+    activation: Literal["default", "relu_squared"] = "default"
+    # Cap c of the logits, which become c * tanh(logits / c); 0: none.
+    logit_softcap: NonNegative = 0.0
     # Hypernetwork (paper, eq. 6 and appendices A and D.2).
     time_embed_dim: Count = 96  # E: width of u(t), number of matrices F_e in W(t)
     num_frequencies: Count = 128  # S: frequencies; features(t) has 2S + 1 entries
@@ -154,17 +164,12 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """The dataset and how it is read."""
-
-    path: str = ""  # dataset folder, written by tools/prepare_data.py
-    timeout: Seconds = 600.0  # to wait for a batch before the run fails
-
-
-@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW, its schedule, and a learning-rate multiplier for each parameter group."""
+    """The optimizer, its schedule, and a learning-rate multiplier for each group."""
 
+    # muon: for the kernels of blocks and what generates them, beside AdamW for the
+    # rest; weight_space_muon: for generated kernels, see training/muon.py.
+    name: Literal["adamw", "muon", "weight_space_muon"] = "adamw"
     learning_rate: Positive = 6e-4  # peak value
     # Shape after the warm-up, see training/optimizer.py.
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
@@ -230,37 +235,6 @@ class TrainingConfig:
     keep_best: CountOrZero = 1  # number of best ones to retain, by validation loss
     sample_every: CountOrZero = 0  # steps between generated samples; 0: none
     sample_prompt: str = "The"  # prompt of the generated samples
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshConfig:
-    """Number of devices along each mesh axis; one may be -1: all remaining devices."""
-
-    data: AxisSize = -1  # shards the batch, replicates the parameters
-    fsdp: AxisSize = 1  # shards the batch, the parameters and the optimizer state
-    sequence: AxisSize = 1  # shards sequences; keys and values are gathered
-    tensor: AxisSize = 1  # shards heads, feed-forward width and vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class ProfileConfig:
-    """A profiler trace of some training steps, see training/profiling.py."""
-
-    start_step: CountOrZero = 10  # first step to record; step 1 includes compilation
-    num_steps: CountOrZero = 0  # number of steps to record; 0: no trace
-
-
-@dataclasses.dataclass(frozen=True)
-class FinetuneConfig:
-    """The run that fine-tuning starts from, see finetuning/base.py."""
-
-    # Folder of the base run, whose latest checkpoint is loaded; "": no fine-tuning.
-    base: str = ""
-    # Solver steps into which the base is discretised, each of which becomes a layer; 0:
-    # the model stays as it is.
-    num_steps: CountOrZero = 0
-    # With adapters: also train embeddings, final norm and head.
-    train_embeddings: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
