@@ -32,6 +32,9 @@ TINY = ModelConfig(
     dtype="float32",
 )
 
+# Options of the architecture that change what a model computes.
+OPTIONS = {"qk_norm": True, "activation": "relu_squared", "logit_softcap": 2.0}
+
 # Wide enough that what is small in real models, such as norms, is small here.
 WIDE = ModelConfig(
     num_layers=3,
@@ -141,6 +144,12 @@ def on_segments() -> list[ModelConfig]:
     return [segmented.at_depth(2), llama.at_depth(5)]
 
 
+def with_options() -> ModelConfig:
+    """All `OPTIONS`, with grouped queries and two evaluations a step."""
+    grouped = {"num_heads": 4, "num_kv_heads": 2}
+    return model("llama", "hypernetwork", "midpoint", **grouped, **OPTIONS)
+
+
 def in_two_lots(cases, is_quick) -> list:
     """Parameters of a test, of which those that are not quick are left out at first."""
     return [
@@ -161,6 +170,8 @@ def name(config: ModelConfig) -> str:
     s, known = config.stabilisers, f"{config.block}-{config.weights}-{config.solver}"
     if config.time_segments:
         known += f"-{config.num_layers}_on_{config.time_segments}"
+    if config.qk_norm:
+        known += "-options"
     return known if s == Stabilisers() else f"{known}-{s.norm}-{s.residual:g}"
 
 

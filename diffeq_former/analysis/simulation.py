@@ -23,7 +23,8 @@ import numpy as np
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.stabilisers import TERM_NORMS, term_input
+from diffeq_former.models.norms import normalise_queries_and_keys
+from diffeq_former.models.stabilisers import term_input
 
 NUM_TOKENS, DIMENSIONS = 40, 3  # as in C.8
 MAX_STEPS = 10_000
@@ -255,11 +256,17 @@ def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
     def field(step, z_nD):
         weights, (q_NDH, k_NHD), (v_NDH, o_NHD) = step
         y_1nD = term_input(c, BLOCKS[c.block].norm, weights, "norm_1", z_nD)[None]
-        scores_Nnn = (y_1nD @ q_NDH) @ (k_NHD @ jnp.swapaxes(y_1nD, 1, 2))
+        q_NnH, k_NnH = y_1nD @ q_NDH, y_1nD @ jnp.swapaxes(k_NHD, 1, 2)
+        if c.qk_norm:  # of queries without the factor of the scores
+            q_NnH, k_NnH = normalise_queries_and_keys(
+                c, weights, q_NnH * c.head_dim**0.5, k_NnH
+            )
+            q_NnH = q_NnH * c.head_dim**-0.5
+        scores_Nnn = q_NnH @ jnp.swapaxes(k_NnH, 1, 2)
         return (jax.nn.softmax(scores_Nnn) @ (y_1nD @ v_NDH) @ o_NHD).sum(0)
 
     single = jax.tree.map(lambda w: jnp.asarray(w, jnp.float32), products)
-    norms = {name: w for name, w in weights.items() if name in TERM_NORMS}
+    norms = {name: w for name, w in weights.items() if "scale" in w}
     per_step = (norms, single["qk"], single["ov"])
     h = c.interval / len(per_step[1][0])
     run = jax.jit(lambda *a: simulate(field, *a, h, lambda z_nD: z_nD))

@@ -2,7 +2,7 @@
 
 A product A B of [D, R] and [R, D] has the nonzero eigenvalues of B A, which is [R, R]
 and small where R is the head size. Eigenvalues are complex. Only weight matrices
-count: biases, norms and rotary positions are omitted.
+count: biases, norms (of queries and keys, too) and rotary positions are omitted.
 
 T times, N heads, D model width, H head size, R inner width of a product,
 M = min(D, R) eigenvalues.

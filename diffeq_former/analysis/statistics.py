@@ -1,6 +1,7 @@
-"""Statistics over many sentences."""
+"""Statistics over many sentences, and over a few seeds."""
 
 import numpy as np
+from scipy.special import stdtr, stdtrit  # JAX requires SciPy
 
 _RESAMPLES = 2000
 
@@ -35,6 +36,23 @@ def proportion(successes) -> dict[str, float | int | None]:
     half = z * np.sqrt(spread) / (1 + z**2 / n)
     low, high = float(max(0, centre - half)), float(min(1, centre + half))
     return {"mean": float(share), "low": low, "high": high, "count": n}
+
+
+def paired_difference(a, b) -> dict[str, float | int | None]:
+    """Return the mean of a - b, with its 95 % interval and two-sided p value.
+
+    Both are by Student's t (1908), which takes the differences of the pairs to be
+    normally distributed. With one pair, `low`, `high` and `p_value` are None.
+    """
+    differences = np.subtract(a, b, dtype=float)
+    n, mean = len(differences), float(differences.mean())
+    found = {"mean": mean, "low": None, "high": None, "p_value": None, "count": n}
+    if n == 1:
+        return found
+    error = differences.std(ddof=1) / np.sqrt(n)
+    half = float(stdtrit(n - 1, 0.975) * error)
+    p = 2 * stdtr(n - 1, -abs(mean) / error) if error else mean == 0
+    return found | {"low": mean - half, "high": mean + half, "p_value": float(p)}
 
 
 def rank_correlation(a, b) -> float:

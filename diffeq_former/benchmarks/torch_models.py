@@ -3,7 +3,7 @@
 import transformers
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from diffeq_former.config import ModelConfig, Stabilisers
+from diffeq_former.config import ModelConfig
 from diffeq_former.errors import require
 
 # PyTorch's scaled_dot_product_attention, under a name for which transformers creates no
@@ -58,11 +58,14 @@ def _llama(c: ModelConfig) -> tuple[type, dict]:
 
 
 def _require_known(c: ModelConfig) -> None:
-    for field in ("chain_norms", "document_masking", "tied_head"):
-        value = getattr(c, field)
-        require(not value, f"model.{field}", "False, as in transformers", value)
-    own, theirs = c.stabilisers, Stabilisers()
-    require(own == theirs, "model.stabilisers", f"{theirs}, as in transformers", own)
+    theirs = ModelConfig()
+    for field in (
+        *("chain_norms", "document_masking", "tied_head", "stabilisers"),
+        *("qk_norm", "activation", "logit_softcap"),
+    ):
+        value, expected = getattr(c, field), getattr(theirs, field)
+        wanted = f"{expected}, as in transformers"
+        require(value == expected, f"model.{field}", wanted, value)
     expected = "none, as this benchmark knows no other"
     require(c.rope_scaling == "none", "model.rope_scaling", expected, c.rope_scaling)
     if c.block == "llama":

@@ -10,6 +10,7 @@ from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.gpt2 import GPT2
 from diffeq_former.conversion.llama import LLAMA
 from diffeq_former.errors import UserError
+from diffeq_former.finetuning.peft import own_settings
 
 ARCHITECTURES = {a.model_type: a for a in (GPT2, LLAMA, OWN)}
 _EQUIVALENTS = {"gpt": GPT2, "llama": LLAMA}
@@ -29,7 +30,7 @@ def of_model(c: ModelConfig) -> Architecture:
             f" {c.stabilisers.residual:g} and norm {c.stabilisers.norm} has no Hugging"
             " Face equivalent; export a run with residual 1 and norm pre"
         )
-    in_transformers = c.solver == "lie_trotter" and not c.chain_norms
+    in_transformers = c.solver == "lie_trotter" and not own_settings(c)
     return _EQUIVALENTS[c.block] if in_transformers else OWN
 
 

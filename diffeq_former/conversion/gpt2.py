@@ -4,7 +4,12 @@ from collections.abc import Mapping
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.conversion.architecture import Architecture, by_layer
-from diffeq_former.conversion.hf_settings import expect, size
+from diffeq_former.conversion.hf_settings import (
+    expect,
+    read_activation,
+    size,
+    write_activation,
+)
 
 _UNITS = {
     "norm_1": "ln_1",
@@ -23,9 +28,11 @@ _OUTER = {
 }
 
 
+# Two names of GELU in its tanh approximation.
+_GELU = ("gelu_new", "gelu_pytorch_tanh")
+
+
 def _read_config(given: Mapping) -> ModelConfig:
-    # Two names of GELU in its tanh approximation.
-    expect(given, "activation_function", "gelu_new", "gelu_pytorch_tanh")
     expect(given, "scale_attn_weights", True)
     expect(given, "scale_attn_by_inverse_layer_idx", False)
     expect(given, "add_cross_attention", False)
@@ -39,6 +46,7 @@ def _read_config(given: Mapping) -> ModelConfig:
         vocab_size=size(given, "vocab_size"),
         max_len=size(given, "n_positions"),
         norm_eps=given.get("layer_norm_epsilon", 1e-5),
+        activation=read_activation(given, "activation_function", *_GELU),
         dropout=given.get("resid_pdrop", 0.1),
         attention_dropout=given.get("attn_pdrop", 0.1),
     )
@@ -52,7 +60,7 @@ def _write_config(c: ModelConfig) -> dict:
         "n_inner": c.ff_dim,
         "vocab_size": c.vocab_size,
         "n_positions": c.max_len,
-        "activation_function": "gelu_new",
+        "activation_function": write_activation(c, _GELU[0]),
         "layer_norm_epsilon": c.norm_eps,
         "embd_pdrop": c.dropout,
         "resid_pdrop": c.dropout,

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 
+from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
+
+_SQUARED_RELU = "relu2"  # its name in transformers
 
 
 def size(given: Mapping, name: str) -> int:
@@ -19,3 +22,21 @@ def expect(given: Mapping, name: str, *values) -> None:
     if value not in values:
         supported = " or ".join(map(repr, values))
         raise UserError(f"{name}: only {supported} is supported, got {value!r}")
+
+
+def read_activation(given: Mapping, name: str, *defaults: str) -> str:
+    """Return `model.activation` from the setting `name` of a config.json.
+
+    Args:
+      given: The settings.
+      name: The name of the setting.
+      *defaults: The names of the block's own activation, of which the first holds if
+        the setting is absent.
+    """
+    expect(given, name, *defaults, _SQUARED_RELU)
+    return "relu_squared" if given.get(name) == _SQUARED_RELU else "default"
+
+
+def write_activation(c: ModelConfig, default: str) -> str:
+    """Return the activation's name in transformers; `default` is the block's own."""
+    return _SQUARED_RELU if c.activation == "relu_squared" else default

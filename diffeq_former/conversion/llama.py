@@ -7,7 +7,12 @@ from collections.abc import Mapping
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.conversion.architecture import Architecture, by_layer
-from diffeq_former.conversion.hf_settings import expect, size
+from diffeq_former.conversion.hf_settings import (
+    expect,
+    read_activation,
+    size,
+    write_activation,
+)
 from diffeq_former.errors import UserError
 
 _UNITS = {
@@ -27,6 +32,7 @@ _OUTER = {
     ("final_norm", "scale"): "model.norm.weight",
     ("head", "kernel"): _HEAD,
 }
+_SILU = ("silu", "swish")  # two names of the same activation
 # For each kind of RoPE scaling: our fields -> their settings.
 _SCALINGS = {
     "none": {},
@@ -42,7 +48,6 @@ _SCALINGS = {
 
 def _read_config(given: Mapping) -> ModelConfig:
     width, heads = size(given, "hidden_size"), size(given, "num_attention_heads")
-    expect(given, "hidden_act", "silu", "swish")
     expect(given, "attention_bias", False)
     expect(given, "mlp_bias", False)
     expect(given, "head_dim", width // heads, None)
@@ -56,6 +61,7 @@ def _read_config(given: Mapping) -> ModelConfig:
         vocab_size=size(given, "vocab_size"),
         max_len=size(given, "max_position_embeddings"),
         norm_eps=given.get("rms_norm_eps", 1e-6),
+        activation=read_activation(given, "hidden_act", *_SILU),
         tied_head=bool(given.get("tie_word_embeddings", False)),
         attention_dropout=given.get("attention_dropout", 0.0),
         **_read_rope(given),
@@ -93,7 +99,7 @@ def _write_config(c: ModelConfig) -> dict:
         "intermediate_size": c.ff_dim,
         "vocab_size": c.vocab_size,
         "max_position_embeddings": c.max_len,
-        "hidden_act": "silu",
+        "hidden_act": write_activation(c, _SILU[0]),
         "rms_norm_eps": c.norm_eps,
         "attention_bias": False,
         "mlp_bias": False,

@@ -93,8 +93,11 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         x_BLD = self._normalise(self.final_norm, x_BLD, c.norm_eps)[:, -logits_to_keep:]
         tied = not hasattr(self, "head")
         head_DV = self.embedding["token"].T if tied else self.head["kernel"]
+        logits_BLV = x_BLD @ head_DV
+        if c.logit_softcap:
+            logits_BLV = c.logit_softcap * torch.tanh(logits_BLV / c.logit_softcap)
         return CausalLMOutputWithPast(
-            logits=x_BLD @ head_DV, past_key_values=past_key_values
+            logits=logits_BLV, past_key_values=past_key_values
         )
 
     def _step(self, k: int, x_BLD, position_BL, mask_BLS, cache) -> Tensor:
@@ -134,14 +137,18 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
     def _attention(self, w: dict, x_BLD, position_BL, attend) -> Tensor:
         y_BLD = self._normalise(w["norm_1"], x_BLD)
         if self.config.block == "gpt":
-            qkv_BL3NH = _linear(w["qkv"], y_BLD)
-            return _linear(w["attention_out"], attend(*qkv_BL3NH.unbind(2)), 2)
-        q_BLNH, k_BLKH, v_BLKH = (
-            _linear(w[n], y_BLD) for n in ("query", "key", "value")
-        )
-        frequencies_h = _frequencies(self.config).to(x_BLD.device)
-        q_BLNH = _rotate(q_BLNH, position_BL, frequencies_h)
-        k_BLKH = _rotate(k_BLKH, position_BL, frequencies_h)
+            q_BLNH, k_BLKH, v_BLKH = _linear(w["qkv"], y_BLD).unbind(2)
+        else:
+            q_BLNH, k_BLKH, v_BLKH = (
+                _linear(w[n], y_BLD) for n in ("query", "key", "value")
+            )
+        if self.config.qk_norm:
+            q_BLNH = _rms_norm(w["query_norm"], q_BLNH, self.config.norm_eps)
+            k_BLKH = _rms_norm(w["key_norm"], k_BLKH, self.config.norm_eps)
+        if self.config.block == "llama":
+            frequencies_h = _frequencies(self.config).to(x_BLD.device)
+            q_BLNH = _rotate(q_BLNH, position_BL, frequencies_h)
+            k_BLKH = _rotate(k_BLKH, position_BL, frequencies_h)
         return _linear(w["attention_out"], attend(q_BLNH, k_BLKH, v_BLKH), 2)
 
     def _feed_forward(self, w: dict, x_BLD: Tensor) -> Tensor:
@@ -149,14 +156,16 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
             x_BLD = self._normalise(w["norm_1"], x_BLD)
         y_BLD = self._normalise(w["norm_2"], x_BLD)
         if self.config.block == "gpt":
-            return _linear(
-                w["ff_out"],
-                nn.functional.gelu(_linear(w["ff_in"], y_BLD), approximate="tanh"),
-            )
-        return _linear(
-            w["down"],
-            nn.functional.silu(_linear(w["gate"], y_BLD)) * _linear(w["up"], y_BLD),
-        )
+            return _linear(w["ff_out"], self._activate(_linear(w["ff_in"], y_BLD)))
+        gate_BLF = self._activate(_linear(w["gate"], y_BLD))
+        return _linear(w["down"], gate_BLF * _linear(w["up"], y_BLD))
+
+    def _activate(self, x: Tensor) -> Tensor:
+        if self.config.activation == "relu_squared":
+            return nn.functional.relu(x).square()
+        if self.config.block == "gpt":
+            return nn.functional.gelu(x, approximate="tanh")
+        return nn.functional.silu(x)
 
     def _normalise(self, w, x: Tensor, eps: float | None = None) -> Tensor:
         """Apply LayerNorm (gpt block) or RMSNorm (llama block), in float32."""
@@ -164,8 +173,7 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         if c.block == "gpt":
             y = y - y.mean(-1, keepdim=True)
         eps = eps or (_RELEASED_EPS if c.chain_norms else c.norm_eps)
-        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * w["scale"]
-        return (y + w["shift"] if "shift" in w else y).to(x.dtype)
+        return _rms_norm(w, y, eps).to(x.dtype)
 
 
 def _units(c: DiffEqFormerConfig) -> dict[str, nn.ParameterDict]:
@@ -174,6 +182,9 @@ def _units(c: DiffEqFormerConfig) -> dict[str, nn.ParameterDict]:
     H, gpt = D // N, c.block == "gpt"
     shift = gpt or c.chain_norms
     units = {"norm_1": _norm(L, D, shift=shift), "norm_2": _norm(L, D, shift=shift)}
+    if c.qk_norm:
+        norms = ("query_norm", "key_norm")
+        units |= {name: _norm(L, H, shift=False) for name in norms}
     if gpt:
         return units | {
             "qkv": _parameters(kernel=(L, D, 3, N, H), bias=(L, 3, N, H)),
@@ -203,6 +214,13 @@ def _parameters(**shapes: tuple[int, ...]) -> nn.ParameterDict:
 
 def _zeros(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(shape))
+
+
+def _rms_norm(w: dict, x: Tensor, eps: float) -> Tensor:
+    """Apply RMSNorm over the last axis, in float32."""
+    y = x.float()
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * w["scale"]
+    return (y + w["shift"] if "shift" in w else y).to(x.dtype)
 
 
 def _linear(w: dict, x: Tensor, num_inputs: int = 1) -> Tensor:

@@ -43,14 +43,20 @@ HF_MODULES = {
 }
 
 
+def own_settings(c: ModelConfig) -> list[str]:
+    """Return the model fields in use that GPT-2 and Llama in transformers lack."""
+    names = ("chain_norms", "qk_norm", "logit_softcap")
+    return [name for name in names if getattr(c, name)]
+
+
 def check_has_hf_equivalent(c: ModelConfig) -> None:
     """Raise UserError if the model has no equivalent in the library transformers."""
     plain = c.weights == "layer_table" and c.solver == "lie_trotter"
-    stabilised = c.stabilisers == Stabilisers()
-    if not plain or c.chain_norms or not stabilised:
+    stabilised, own = c.stabilisers == Stabilisers(), own_settings(c)
+    if not plain or own or not stabilised:
         what = f"of {c.weights} and {c.solver}"
         if plain:
-            what = "with chain_norms" if stabilised else f"with {c.stabilisers}"
+            what = f"with {own[0]}" if stabilised else f"with {c.stabilisers}"
         raise UserError(
             f"a model {what} has no Hugging Face equivalent, which an adapter in PEFT's"
             " format needs: use a layer_table with lie_trotter, or merge the run with"

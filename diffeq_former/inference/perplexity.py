@@ -92,7 +92,7 @@ def make_programs(config: Config, mesh: Mesh) -> tuple[Callable, Callable]:
     Both are jitted.
     """
     model = Transformer(config.model.for_inference(), hardware=mesh_hardware(mesh))
-    chunk = config.training.loss_chunk
+    chunk, softcap = config.training.loss_chunk, config.model.logit_softcap
 
     def tabulate(params: dict):
         return model.apply({"params": params}, method="tabulate")
@@ -101,7 +101,8 @@ def make_programs(config: Config, mesh: Mesh) -> tuple[Callable, Callable]:
         bound, inputs_BL = {"params": params}, batch_BL["inputs"]
         x_BLD = model.apply(bound, inputs_BL, table=table, method="hidden")
         unembedding_DV = model.apply(bound, method="unembedding")
-        sums = cross_entropy_sums(x_BLD, unembedding_DV, batch_BL["targets"], chunk)
+        targets_BL = batch_BL["targets"]
+        sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, chunk, softcap)
         return jnp.stack([sums["loss"], sums["tokens"]])
 
     as_given, rows = None, batch_sharding(mesh)

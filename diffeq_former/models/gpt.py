@@ -6,9 +6,14 @@ B batch, L length, D model, N heads, H head, F feed-forward.
 import jax
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.activations import activation
 from diffeq_former.models.block import Block
 from diffeq_former.models.linear import linear
-from diffeq_former.models.norms import layer_norm
+from diffeq_former.models.norms import (
+    layer_norm,
+    normalise_queries_and_keys,
+    qk_norm_specs,
+)
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.remat import recomputed
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
@@ -23,6 +28,7 @@ def weight_specs(c: ModelConfig) -> WeightSpecs:
         "qkv": LinearSpec(
             (D, 3, N, H), ("embed", "qkv", "heads", "head_dim"), bias=True
         ),
+        **qk_norm_specs(c),
         "attention_out": LinearSpec(
             (N, H, D), ("heads", "head_dim", "embed"), True, 2, writes_residual=True
         ),
@@ -37,8 +43,9 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
     """Return the attention term at state x_BLD, see `Block`."""
     y_BLD = term_input(c, norm, weights, "norm_1", x_BLD)
     qkv_BL3NH = linear(weights["qkv"], y_BLD)
-    o_BLNH = attend(*(qkv_BL3NH[:, :, i] for i in range(3)))
-    return linear(weights["attention_out"], o_BLNH, 2)
+    q_BLNH, k_BLNH, v_BLNH = (qkv_BL3NH[:, :, i] for i in range(3))
+    q_BLNH, k_BLNH = normalise_queries_and_keys(c, weights, q_BLNH, k_BLNH)
+    return linear(weights["attention_out"], attend(q_BLNH, k_BLNH, v_BLNH), 2)
 
 
 def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
@@ -48,7 +55,7 @@ def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
 
     @recomputed
     def activate_and_project(h_BLF):
-        return linear(weights["ff_out"], jax.nn.gelu(h_BLF, approximate=True))
+        return linear(weights["ff_out"], activation(c, jax.nn.gelu)(h_BLF))
 
     return activate_and_project(h_BLF)
 

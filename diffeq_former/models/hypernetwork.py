@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.models.init_scale import kernel_stddev
+from diffeq_former.models.init_scale import bank_stddev, kernel_stddev
 from diffeq_former.models.parameters import normal
 from diffeq_former.models.time_embedding import TimeMLPs, embed_times
 from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs
@@ -66,15 +66,15 @@ class _Linear(nn.Module):
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
         c, spec, E = self.config, self.spec, self.config.time_embed_dim
-        bank_axes = ("time_embed", *spec.axes)
+        bank_axes, stddev = ("time_embed", *spec.axes), bank_stddev(c, spec)
         parameters = {
-            "bank": normal(self, "bank", 0.02, (E, *spec.kernel), bank_axes),
+            "bank": normal(self, "bank", stddev, (E, *spec.kernel), bank_axes),
             "base": normal(
                 self, "base", kernel_stddev(c, spec), spec.kernel, spec.axes
             ),
         }
         if spec.bias:
-            stddev = 0.02 if c.initialization == "authors" else 0.0
+            stddev = stddev if c.initialization == "authors" else 0.0
             axes = ("time_embed", *spec.bias_axes)
             parameters["bias_bank"] = normal(
                 self, "bias_bank", stddev, (E, *spec.bias_shape), axes

@@ -15,10 +15,23 @@ def kernel_stddev(c: ModelConfig, spec: LinearSpec) -> float:
     factor. A residual coefficient r below 1 leaves r^(2k) of the variance of a term
     that k others follow, so 2L becomes the sum of r^(2k); for r = 0 this is 1. In the
     authors' initialisation, the base of the hypernetwork is 0.
+
+    With `zero_init_output`, kernels that write to the residual stream are 0.
     """
+    if c.zero_init_output and spec.writes_residual:
+        return 0.0
     if c.weights == "hypernetwork" and c.initialization == "authors":
         return 0.0
     if spec.writes_residual and c.step_size == 1.0:
         kept = c.stabilisers.residual**2
         return STDDEV / sum(kept**k for k in range(2 * c.num_layers)) ** 0.5
     return STDDEV
+
+
+def bank_stddev(c: ModelConfig, spec: LinearSpec) -> float:
+    """Return the standard deviation of the bank of a kernel.
+
+    With `zero_init_output`, banks of kernels that write to the residual stream are 0,
+    as their bases are. They receive gradients nevertheless, as u(t) is not 0.
+    """
+    return 0.0 if c.zero_init_output and spec.writes_residual else STDDEV

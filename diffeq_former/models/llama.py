@@ -9,9 +9,14 @@ B batch, L length, D model, N heads, K key-value heads, H head, F feed-forward.
 import jax
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.activations import activation
 from diffeq_former.models.block import Block
 from diffeq_former.models.linear import linear
-from diffeq_former.models.norms import rms_norm
+from diffeq_former.models.norms import (
+    normalise_queries_and_keys,
+    qk_norm_specs,
+    rms_norm,
+)
 from diffeq_former.models.partition import FEED_FORWARD, constrain
 from diffeq_former.models.positions import rotary_frequencies, rotate
 from diffeq_former.models.remat import recomputed
@@ -31,6 +36,7 @@ def weight_specs(c: ModelConfig) -> WeightSpecs:
         "query": LinearSpec((D, N, H), ("embed", "heads", "head_dim"), bias=False),
         "key": key_value,
         "value": key_value,
+        **qk_norm_specs(c),
         "attention_out": LinearSpec(
             (N, H, D), ("heads", "head_dim", "embed"), False, 2, writes_residual=True
         ),
@@ -45,9 +51,11 @@ def weight_specs(c: ModelConfig) -> WeightSpecs:
 def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array:
     """Return the attention term at state x_BLD, see `Block`."""
     y_BLD = term_input(c, norm, weights, "norm_1", x_BLD)
+    q_BLNH, k_BLKH = (linear(weights[name], y_BLD) for name in ("query", "key"))
+    q_BLNH, k_BLKH = normalise_queries_and_keys(c, weights, q_BLNH, k_BLKH)
     frequencies_h = rotary_frequencies(c)
-    q_BLNH = rotate(linear(weights["query"], y_BLD), positions_BL, frequencies_h)
-    k_BLKH = rotate(linear(weights["key"], y_BLD), positions_BL, frequencies_h)
+    q_BLNH = rotate(q_BLNH, positions_BL, frequencies_h)
+    k_BLKH = rotate(k_BLKH, positions_BL, frequencies_h)
     o_BLNH = attend(q_BLNH, k_BLKH, linear(weights["value"], y_BLD))
     return linear(weights["attention_out"], o_BLNH, 2)
 
@@ -60,7 +68,8 @@ def feed_forward(c: ModelConfig, weights, x_BLD) -> jax.Array:
 
     @recomputed
     def activate_and_project(gate_BLF, up_BLF):
-        h_BLF = constrain(jax.nn.silu(gate_BLF) * up_BLF, *FEED_FORWARD)
+        h_BLF = activation(c, jax.nn.silu)(gate_BLF) * up_BLF
+        h_BLF = constrain(h_BLF, *FEED_FORWARD)
         return linear(weights["down"], h_BLF)
 
     return activate_and_project(

@@ -15,6 +15,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from diffeq_former.models.logits import project, softcap_slope
 from diffeq_former.models.partition import constrain, num_shards
 
 NO_TARGET = -1
@@ -25,7 +26,11 @@ Sums = dict[str, jax.Array]
 
 @jax.named_scope("loss")
 def cross_entropy_sums(
-    x_BLD: jax.Array, unembedding_DV: jax.Array, targets_BL: jax.Array, chunk: int
+    x_BLD: jax.Array,
+    unembedding_DV: jax.Array,
+    targets_BL: jax.Array,
+    chunk: int,
+    softcap: float = 0.0,
 ) -> Sums:
     """Return sums over all positions that have a target other than `NO_TARGET`.
 
@@ -35,6 +40,7 @@ def cross_entropy_sums(
         dtype of the states.
       targets_BL: Token ids, or `NO_TARGET`.
       chunk: Number of positions per sequence and chunk.
+      softcap: The cap of the logits, see models/logits.py; 0: none.
 
     Returns:
       float32 scalars: `loss`, the sum of -log p(target) in nats; `log_z_squared`, the
@@ -44,7 +50,7 @@ def cross_entropy_sums(
 
     def add_chunk(sums_B, chunk):
         x_BCD, targets_BC = chunk
-        logits_BCV = _logits(x_BCD, head_DV, unembedding_DV.shape[1])
+        logits_BCV = _logits(x_BCD, head_DV, unembedding_DV.shape[1], softcap)
         return _add(sums_B, *_terms(logits_BCV, targets_BC)), None
 
     chunks = _chunks(x_BLD, targets_BL, chunk)
@@ -52,13 +58,14 @@ def cross_entropy_sums(
     return jax.tree.map(jnp.sum, sums_B)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def cross_entropy_objective(
     x_BLD: jax.Array,
     unembedding_DV: jax.Array,
     targets_BL: jax.Array,
     chunk: int,
     z_loss: float,
+    softcap: float = 0.0,
 ) -> tuple[jax.Array, Sums]:
     """Return loss + z_loss * log_z_squared, and the sums of `cross_entropy_sums`.
 
@@ -70,20 +77,23 @@ def cross_entropy_objective(
       targets_BL: The targets.
       chunk: Number of positions.
       z_loss: The weight of `log_z_squared`.
+      softcap: The cap.
     """
-    sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, chunk)
+    sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, chunk, softcap)
     return sums["loss"] + z_loss * sums["log_z_squared"], sums
 
 
 @jax.named_scope("loss")
-def _forward(x_BLD, unembedding_DV, targets_BL, chunk: int, z_loss: float):
+def _forward(
+    x_BLD, unembedding_DV, targets_BL, chunk: int, z_loss: float, softcap: float
+):
     (B, L, D), V = x_BLD.shape, unembedding_DV.shape[1]
     head_DV = _head(unembedding_DV, x_BLD.dtype)
 
     def add_chunk(totals, chunk):
         sums_B, dhead_DV = totals
         x_BCD, targets_BC = chunk
-        logits_BCV = _logits(x_BCD, head_DV, V)
+        logits_BCV = _logits(x_BCD, head_DV, V, softcap)
         mask_BC, log_z_BC, picked_BC = _terms(logits_BCV, targets_BC)
         targets_BC1, log_z_BC1, mask_BC1 = (
             x_BC[..., None] for x_BC in (targets_BC, log_z_BC, mask_BC)
@@ -91,6 +101,8 @@ def _forward(x_BLD, unembedding_DV, targets_BL, chunk: int, z_loss: float):
         is_target_BCV = jnp.arange(head_DV.shape[1])[None, None] == targets_BC1
         p_BCV = jnp.exp(logits_BCV - log_z_BC1)
         dlogits_BCV = p_BCV * (1 + 2 * z_loss * log_z_BC1) - is_target_BCV
+        if softcap:
+            dlogits_BCV = dlogits_BCV * softcap_slope(logits_BCV, softcap)
         dlogits_BCV = jnp.where(mask_BC1, dlogits_BCV, 0).astype(x_BLD.dtype)
         with jax.named_scope("head"):
             dx_BCD = jnp.einsum("bcv,dv->bcd", dlogits_BCV, head_DV)
@@ -110,7 +122,7 @@ def _forward(x_BLD, unembedding_DV, targets_BL, chunk: int, z_loss: float):
     return (objective, sums), (dx_BLD, dhead_DV[:, :V])
 
 
-def _backward(chunk: int, z_loss: float, gradients, cotangents):
+def _backward(chunk: int, z_loss: float, softcap: float, gradients, cotangents):
     scale, _ = cotangents
     return *(scale.astype(gradient.dtype) * gradient for gradient in gradients), None
 
@@ -118,12 +130,9 @@ def _backward(chunk: int, z_loss: float, gradients, cotangents):
 cross_entropy_objective.defvjp(_forward, _backward)
 
 
-@jax.named_scope("head")
-def _logits(x_BCD: jax.Array, head_DV: jax.Array, V: int) -> jax.Array:
+def _logits(x_BCD, head_DV: jax.Array, V: int, softcap: float) -> jax.Array:
     """Return float32 logits, of which those after the first V are -inf."""
-    logits_BCV = jnp.einsum(
-        "bcd,dv->bcv", x_BCD, head_DV, preferred_element_type=jnp.float32
-    )
+    logits_BCV = project(x_BCD, head_DV, softcap)
     if V == head_DV.shape[1]:
         return logits_BCV
     is_token_V = jnp.arange(head_DV.shape[1]) < V

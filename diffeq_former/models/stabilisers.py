@@ -16,7 +16,7 @@ import jax
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
-from diffeq_former.models.weight_specs import NormSpec, WeightSpecs
+from diffeq_former.models.weight_specs import WeightSpecs
 from diffeq_former.ode.solvers import SOLVERS, Term
 
 # Groups of terms that are added to the state together, for the solvers that apply each
@@ -29,7 +29,7 @@ def drop_unused_norms(c: ModelConfig, specs: WeightSpecs) -> WeightSpecs:
     """Return the specs without the norms of the terms if the model has none."""
     if c.stabilisers.norm != "none":
         return specs
-    return {k: spec for k, spec in specs.items() if not isinstance(spec, NormSpec)}
+    return {name: spec for name, spec in specs.items() if name not in TERM_NORMS}
 
 
 def term_input(c: ModelConfig, norm: Callable, weights: dict, name: str, x_BLD):

@@ -13,6 +13,7 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.hypernetwork import Hypernetwork
+from diffeq_former.models.logits import project
 from diffeq_former.models.partition import HIDDEN, constrain, constrain_weights
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.scan import scan_over_grid
@@ -113,15 +114,10 @@ class Transformer(nn.Module):
         given = _positions_and_sequences(tokens_BL, positions_BL, sequences_B)
         return constrain(self.embedding(tokens_BL, *given), *HIDDEN)
 
-    @jax.named_scope("head")
     def logits(self, x_BLD: jax.Array) -> jax.Array:
         """Project normalised states to logits [B, L, V], float32."""
-        return jnp.einsum(
-            "bld,dv->blv",
-            x_BLD,
-            self.unembedding().astype(x_BLD.dtype),
-            preferred_element_type=jnp.float32,
-        )
+        head_DV = self.unembedding().astype(x_BLD.dtype)
+        return project(x_BLD, head_DV, self.config.logit_softcap)
 
     @jax.named_scope("head")
     def unembedding(self) -> jax.Array:

@@ -165,7 +165,12 @@ def _objective(
     def sums_of_targets(params, x_BLD, targets_BL):
         unembedding_DV = model.apply({"params": params}, method="unembedding")
         objective, sums = cross_entropy_objective(
-            x_BLD, unembedding_DV, targets_BL, c.loss_chunk, c.z_loss
+            x_BLD,
+            unembedding_DV,
+            targets_BL,
+            c.loss_chunk,
+            c.z_loss,
+            config.model.logit_softcap,
         )
         return jax.tree.map(lambda x: x[None], sums | {"objective": objective})
 

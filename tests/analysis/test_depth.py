@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, model, name, params_of, stabilised, tokens_of
+from cases import OPTIONS, TINY, mesh_of, model, name, params_of, stabilised, tokens_of
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.loaded_model import LoadedModel
@@ -19,7 +19,7 @@ CONFIGS = [
     model("gpt", "hypernetwork", "strang", stabilisers=Stabilisers(1.0, "none")),
     model("llama", "shared", "midpoint", stabilisers=Stabilisers(1.0, "none")),
     model("gpt", "shared", "rk4"),
-    model("llama", "hypernetwork", "heun", num_heads=4, num_kv_heads=2),
+    model("llama", "hypernetwork", "heun", num_heads=4, num_kv_heads=2, **OPTIONS),
 ]
 
 

@@ -233,10 +233,11 @@ def test_the_field_is_the_gradient_of_the_energy(x64):
     np.testing.assert_allclose(n**2 / z_norms * gradient, tangent, atol=1e-7)
 
 
-@pytest.mark.parametrize("norm", ["pre", "none"])
-def test_a_models_heads_move_tokens_as_its_attention_does(norm):
+@pytest.mark.parametrize("norm, qk_norm", [("pre", False), ("none", True)])
+def test_a_models_heads_move_tokens_as_its_attention_does(norm, qk_norm):
     """The second of two tokens sees all in the model too; without its biases."""
-    config = dataclasses.replace(TINY, stabilisers=Stabilisers(norm=norm))
+    stabilisers = Stabilisers(norm=norm)
+    config = dataclasses.replace(TINY, stabilisers=stabilisers, qk_norm=qk_norm)
     model = LoadedModel("run", config, params_of(config), None, mesh_of())
     weights = model.weights_at(model.times(None))
     for unit in weights.values():

@@ -15,11 +15,13 @@ from diffeq_former.config import MeshConfig, ModelConfig, Stabilisers
 from diffeq_former.conversion import export_run as exporting
 from diffeq_former.conversion import hf_folder
 from diffeq_former.conversion.architectures import of_model
+from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.export_run import export_run
 from diffeq_former.conversion.hf_folder import HFFolder
 from diffeq_former.conversion.import_run import import_run, model_of, params_of
 from diffeq_former.errors import UserError
 from diffeq_former.inference.generate import Generator
+from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.training import run_directory
 
@@ -112,6 +114,25 @@ def test_other_stabilisers_have_no_form_there():
         model = ModelConfig(weights="layer_table", stabilisers=Stabilisers(**changes))
         with pytest.raises(UserError, match="stabilisers.residual .* has no Hugg"):
             of_model(model)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_options_of_the_architecture_there(block):
+    """Squared ReLU has a name in transformers; other options need our own class."""
+    plain = ModelConfig(block=block, weights="layer_table", solver="lie_trotter")
+    squared = dataclasses.replace(plain, activation="relu_squared")
+    a = of_model(squared)
+    assert (
+        a.model_type == of_model(plain).model_type == {"gpt": "gpt2"}.get(block, block)
+    )
+    assert a.read_config(a.write_config(squared)).activation == "relu_squared"
+    assert a.read_config(a.write_config(plain)).activation == "default"
+    for options in ({"qk_norm": True}, {"logit_softcap": 30.0}):
+        model = dataclasses.replace(squared, **options)
+        a = of_model(model)
+        assert a is OWN and a.read_config(a.write_config(model)) == dataclasses.replace(
+            model, weights="hypernetwork", horizon=12.0, num_kv_heads=12, d_ff=4 * 768
+        )
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
             {"layer_norm_epsilon": "x"},
             "model.norm_eps: expected float, got 'x'",
         ),
-        ("llama", {"hidden_act": "gelu"}, "hidden_act: only 'silu' or 'swish' is"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act: only 'silu' or 'swish' or"),
         ("llama", {"attention_bias": True}, "attention_bias: only False is supported"),
         ("llama", {"mlp_bias": True}, "mlp_bias: only False is supported, got True"),
         ("llama", {"head_dim": 8}, "head_dim: only 4 or None is supported, got 8"),

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from cases import mesh_of, tokens_of
+from cases import OPTIONS, mesh_of, tokens_of
 from hf_fixtures import run_of
 
 from diffeq_former.conversion import hf_folder, hf_tokenizer
@@ -29,12 +29,13 @@ CUT = {"weights": "hypernetwork"}
 TWINS = {
     "gpt2": {},
     "gpt2-short-steps": {"horizon": 1.0},
+    "gpt2-relu2": {"activation": "relu_squared"},
     "gpt2-cut": {**CUT, "horizon": 1.0},
     "llama": {**LLAMA, "num_kv_heads": 2, "norm_eps": 1e-3},
     "llama-tied": {**LLAMA, "tied_head": True, "horizon": 2.0},
     "llama3": {**LLAMA, **LLAMA3, "num_kv_heads": 1},
     "llama-linear": {**LLAMA, "rope_scaling": "linear", "rope_factor": 3.0},
-    "llama-shared": {**LLAMA, "weights": "shared"},
+    "llama-shared": {**LLAMA, "weights": "shared", "activation": "relu_squared"},
 }
 OWN = {
     "gpt-euler": {"solver": "euler"},
@@ -43,6 +44,8 @@ OWN = {
     "llama-euler": {**LLAMA, **LLAMA3, "solver": "euler", "num_kv_heads": 2},
     "llama-released": {**LLAMA, "chain_norms": True},
     "llama-tied-euler": {**LLAMA, "solver": "euler", "tied_head": True},
+    "gpt-options": OPTIONS,
+    "llama-options": {**LLAMA, **OPTIONS, "num_kv_heads": 2},
 }
 
 

@@ -6,7 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from cases import EVERY_MESH, TINY, mesh_of, params_of
+from cases import EVERY_MESH, OPTIONS, TINY, mesh_of, params_of
 
 from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
 from diffeq_former.distributed.mesh import num_batch_shards, shard_batch
@@ -28,6 +28,7 @@ every_mesh = pytest.mark.parametrize("mesh", EVERY_MESH)
 
 def config_of(block: str, weights: str, at_once: int = 0, chunk: int = 4) -> Config:
     model = {"block": block, "weights": weights, "solver": SOLVER_OF[weights]}
+    model |= OPTIONS if weights == "shared" else {}
     return Config(
         model=dataclasses.replace(TINY, num_layers=2, num_heads=8, **model),
         # Without clipping Adam's mean is the gradient. A large eps: else its first step
@@ -75,6 +76,14 @@ def step_on_one_device(config: Config):
     return jax.tree.map(np.asarray, step_on(mesh_of(), config))
 
 
+def assert_near(found: TrainState, expected: TrainState, rtol: float):
+    leaves = jax.tree.leaves_with_path(found)
+    for (path, x), wanted in zip(leaves, jax.tree.leaves(expected), strict=True):
+        atol = rtol * max(np.abs(wanted).max(), 1e-3)
+        where = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(x, wanted, rtol=0, atol=atol, err_msg=where)
+
+
 def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
@@ -111,17 +120,27 @@ def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
     config = config_of(block, weights, at_once, chunk)
     after, metrics = step_on(devices, config)
     expected, expected_metrics = step_on_one_device(config_of(block, weights))
-    leaves = jax.tree.leaves_with_path(after)
-    for (path, found), wanted in zip(leaves, jax.tree.leaves(expected), strict=True):
-        atol = 1e-5 * max(np.abs(wanted).max(), 1e-3)
-        where = jax.tree_util.keystr(path)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=atol, err_msg=where)
+    assert_near(after, expected, 1e-5)
     for name, value in expected_metrics.items():
         assert metrics[name] == pytest.approx(value, rel=1e-5), name
     moved = jax.tree.map(
         lambda a, b: np.abs(a - b).max(), expected.params, parameters(config.model)
     )
     assert min(jax.tree.leaves(moved)) > 1e-3
+    assert "Involuntary full rematerialization" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["muon", "weight_space_muon"])
+def test_an_update_by_muon_equals_that_of_one_device(name, capfd):
+    config = config_of("gpt", "hypernetwork")
+    config = dataclasses.replace(
+        config,
+        optimizer=dataclasses.replace(config.optimizer, name=name),
+        training=dataclasses.replace(config.training, depth_grid="fixed"),
+    )
+    after, _ = step_on(mesh_of(8, **EVERY_MESH["data-fsdp-tensor"]), config)
+    expected, _ = step_on(mesh_of(), config)
+    assert_near(after, expected, 1e-4)
     assert "Involuntary full rematerialization" not in capfd.readouterr().err
 
 

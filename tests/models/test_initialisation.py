@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from cases import TINY
+from cases import TINY, tokens_of
 
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.transformer import Transformer
@@ -75,6 +75,37 @@ def test_banks_of_biases_and_norms(initialization, stddev):
     for name in ("qkv", "attention_out", "ff_in", "ff_out"):
         assert rms(params[name]["bank"]) == pytest.approx(0.02, rel=0.05)
         assert rms(params[name]["bias_bank"]) == pytest.approx(stddev, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "block, weights", [("gpt", "hypernetwork"), ("llama", "layer_table")]
+)
+def test_outputs_that_start_at_zero_leave_the_state_and_learn(block, weights):
+    """Also the banks, whose gradient is u(t) times that of W(t)."""
+    changes = {"block": block, "weights": weights, "zero_init_output": True}
+    config = dataclasses.replace(TINY, **changes)
+    model, tokens_BL = Transformer(config), tokens_of(config)
+
+    @jax.jit
+    def initial_gradients_and_states():
+        params = nn.unbox(model.init(jax.random.key(0), tokens_BL))["params"]
+
+        def loss(params):
+            variables, sows = {"params": params}, ("intermediates",)
+            logits_BLV, sown = model.apply(variables, tokens_BL, mutable=sows)
+            [states_TBLD] = sown["intermediates"]["depth"]["state"]
+            first_BLD = model.apply(variables, tokens_BL, method="embed")
+            loss = jax.nn.log_softmax(logits_BLV)[..., 0].sum()
+            return loss, states_TBLD - first_BLD[None]
+
+        return params["weights"], *jax.grad(loss, has_aux=True)(params)
+
+    params, gradients, moved_TBLD = initial_gradients_and_states()
+    assert (moved_TBLD == 0).all()
+    for name in ("attention_out", {"gpt": "ff_out", "llama": "down"}[block]):
+        for key in {"kernel", "base", "bank"} & params[name].keys():
+            assert rms(params[name][key]) == 0
+            assert rms(gradients["weights"][name][key]) > 1e-4
 
 
 def test_a_shared_time_mlp_is_one():

@@ -18,8 +18,10 @@ def case():
     return x_BLD, head_DV, targets_BL
 
 
-def by_hand(x_BLD, head_DV, targets_BL):
+def by_hand(x_BLD, head_DV, targets_BL, softcap):
     logits = np.asarray(x_BLD, np.float64) @ np.asarray(head_DV, np.float64)
+    if softcap:
+        logits = softcap * np.tanh(logits / softcap)
     loss = log_z_squared = 0.0
     for place in np.argwhere(targets_BL >= 0):
         b, l = place
@@ -29,33 +31,37 @@ def by_hand(x_BLD, head_DV, targets_BL):
     return {"loss": loss, "log_z_squared": log_z_squared, "tokens": 12}
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
-def test_sums_equal_those_by_hand(case, chunk):
-    sums = jax.jit(cross_entropy_sums, static_argnums=3)(*case, chunk)
-    for name, expected in by_hand(*case).items():
+@pytest.mark.parametrize("chunk, softcap", [(1, 0), (3, 2.0), (7, 0), (100, 0)])
+def test_sums_equal_those_by_hand(case, chunk, softcap):
+    sums = jax.jit(cross_entropy_sums, static_argnums=(3, 4))(*case, chunk, softcap)
+    for name, expected in by_hand(*case, softcap).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
 
 
-def objective(x_BLD, head_DV, targets_BL, z_loss: float) -> jax.Array:
+def objective(x_BLD, head_DV, targets_BL, z_loss: float, softcap=0.0) -> jax.Array:
     """The objective by autodiff's means, from all logits at once."""
     logits_BLV = x_BLD @ head_DV
+    if softcap:
+        logits_BLV = softcap * jnp.tanh(logits_BLV / softcap)
     log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
     picked_BL1 = jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)
     terms_BL = log_z_BL - picked_BL1[..., 0] + z_loss * log_z_BL**2
     return jnp.where(targets_BL >= 0, terms_BL, 0.0).sum()
 
 
-@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("z_loss, softcap", [(0.0, 0.0), (0.1, 0.0), (0.1, 2.0)])
 @pytest.mark.parametrize("chunk", [2, 7])
-def test_gradients_are_those_of_autodiff(case, chunk, z_loss):
+def test_gradients_are_those_of_autodiff(case, chunk, z_loss, softcap):
     x_BLD, head_DV, targets_BL = case
+    weights = (z_loss, softcap)
 
     def chunked(x_BLD, head_DV):
-        found = cross_entropy_objective(x_BLD, head_DV, targets_BL, chunk, z_loss)
-        return 3 * found[0]
+        return (
+            3 * cross_entropy_objective(x_BLD, head_DV, targets_BL, chunk, *weights)[0]
+        )
 
     def plainly(x_BLD, head_DV):
-        return 3 * objective(x_BLD, head_DV, targets_BL, z_loss)
+        return 3 * objective(x_BLD, head_DV, targets_BL, *weights)
 
     found, expected = (
         jax.jit(jax.value_and_grad(f, (0, 1)))(x_BLD, head_DV)
@@ -103,7 +109,8 @@ def test_no_array_of_all_logits_exists(case):
     assert not any(s in program for s in ("2,7,11]", "7,2,11]", "[7,2,1,11]"))
 
 
-def test_a_vocabulary_that_is_filled_up():
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+def test_a_vocabulary_that_is_filled_up(softcap):
     """12,799 tokens: the column that is added has logit 0, all others are negative."""
     random = np.random.default_rng(0)
     x_BLD = jnp.asarray(random.uniform(1, 2, size=(2, 7, 4)), jnp.float32)
@@ -112,10 +119,10 @@ def test_a_vocabulary_that_is_filled_up():
     targets_BL[1, 5:] = -1
 
     def loss(x_BLD, head_DV):
-        return cross_entropy_objective(x_BLD, head_DV, targets_BL, 3, 0.0)[0]
+        return cross_entropy_objective(x_BLD, head_DV, targets_BL, 3, 0.0, softcap)[0]
 
     def plainly(x_BLD, head_DV):
-        return objective(x_BLD, head_DV, targets_BL, 0.0)
+        return objective(x_BLD, head_DV, targets_BL, 0.0, softcap)
 
     assert "12800]" in str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(x_BLD, head_DV))
     found, expected = (jax.jit(jax.value_and_grad(f, (0, 1))) for f in (loss, plainly))

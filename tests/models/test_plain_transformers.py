@@ -1,6 +1,7 @@
 """layer_table + lie_trotter against GPT-2 and Llama written out in float64 numpy.
 
-As they are, and with other norms and residual connections.
+As they are, with options of the architecture, and with other norms and residual
+connections.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from cases import TINY, params_of, tokens_of
+from cases import OPTIONS, TINY, params_of, tokens_of
 
 from diffeq_former.config import ModelConfig, Stabilisers
 from diffeq_former.models.init_scale import kernel_stddev
@@ -42,6 +43,32 @@ def causal_attention(q, k, v):
     return out
 
 
+def qk_normalised(config, w, q, k):
+    if not config.qk_norm:
+        return q, k
+    return [
+        normalise(x, config.norm_eps) * w[name]["scale"]
+        for name, x in (("query_norm", q), ("key_norm", k))
+    ]
+
+
+def activated(config, h, default):
+    return np.maximum(h, 0) ** 2 if config.activation == "relu_squared" else default(h)
+
+
+def gelu(h):
+    return 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+
+
+def silu(h):
+    return h / (1 + np.exp(-h))
+
+
+def capped(config, logits):
+    cap = config.logit_softcap
+    return cap * np.tanh(logits / cap) if cap else logits
+
+
 def gpt2(config, p, tokens, norms="pre", keep=1.0):
     x = p["embedding"]["token"][tokens] + p["embedding"]["position"][: len(tokens)]
     for layer in range(config.num_layers):
@@ -50,7 +77,8 @@ def gpt2(config, p, tokens, norms="pre", keep=1.0):
         if norms == "pre":
             y = layer_norm(w["norm_1"], x, config.norm_eps)
         qkv = np.einsum("ld,dcnh->lcnh", y, w["qkv"]["kernel"]) + w["qkv"]["bias"]
-        o = causal_attention(qkv[:, 0], qkv[:, 1], qkv[:, 2])
+        q, k = qk_normalised(config, w, qkv[:, 0], qkv[:, 1])
+        o = causal_attention(q, k, qkv[:, 2])
         out = w["attention_out"]
         x = keep * x + np.einsum("lnh,nhd->ld", o, out["kernel"]) + out["bias"]
         if norms == "post":
@@ -59,12 +87,12 @@ def gpt2(config, p, tokens, norms="pre", keep=1.0):
         if norms == "pre":
             y = layer_norm(w["norm_2"], x, config.norm_eps)
         h = y @ w["ff_in"]["kernel"] + w["ff_in"]["bias"]
-        h = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+        h = activated(config, h, gelu)
         x = keep * x + h @ w["ff_out"]["kernel"] + w["ff_out"]["bias"]
         if norms == "post":
             x = layer_norm(w["norm_2"], x, config.norm_eps)
     x = layer_norm(p["final_norm"], x, config.norm_eps)
-    return x @ p["embedding"]["token"].T
+    return capped(config, x @ p["embedding"]["token"].T)
 
 
 def rotary(x, base):
@@ -88,23 +116,34 @@ def llama(config, p, tokens, norms="pre", keep=1.0):
             np.einsum("ld,dnh->lnh", y, w[name]["kernel"])
             for name in ("query", "key", "value")
         )
+        q, k = qk_normalised(config, w, q, k)
         q, k = rotary(q, config.rope_base), rotary(k, config.rope_base)
         o = causal_attention(q, k, v)
         x = keep * x + np.einsum("lnh,nhd->ld", o, w["attention_out"]["kernel"])
         x = norm(w["norm_1"], x) if norms == "post" else x
         y = norm(w["norm_2"], x) if norms == "pre" else x
         gate = y @ w["gate"]["kernel"]
-        h = gate / (1 + np.exp(-gate)) * (y @ w["up"]["kernel"])
+        h = activated(config, gate, silu) * (y @ w["up"]["kernel"])
         x = keep * x + h @ w["down"]["kernel"]
         x = norm(w["norm_2"], x) if norms == "post" else x
-    return norm(p["final_norm"], x) @ p["head"]["kernel"]
+    return capped(config, norm(p["final_norm"], x) @ p["head"]["kernel"])
 
 
 PLAIN = {"gpt": (gpt2, 0), "llama": (llama, 0), "llama-grouped": (llama, 1)}
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_equals_the_plain_transformer(name):
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("gpt", {}),
+        ("gpt", OPTIONS),
+        ("llama", {}),
+        ("llama-grouped", {}),
+        ("llama-grouped", OPTIONS),
+    ],
+    ids=str,
+)
+def test_equals_the_plain_transformer(name, options):
     written_out, num_kv_heads = PLAIN[name]
     config = dataclasses.replace(
         TINY,
@@ -112,6 +151,7 @@ def test_equals_the_plain_transformer(name):
         weights="layer_table",
         solver="lie_trotter",
         num_kv_heads=num_kv_heads,
+        **options,
     )
     assert config.step_size == 1.0
     compare(config, written_out)

@@ -18,6 +18,7 @@ from cases import (
     params_of,
     stabilised,
     tokens_of,
+    with_options,
 )
 
 from diffeq_former.hardware import CPU
@@ -77,7 +78,7 @@ def logits_and_table(module, tokens_BL):
     return module(tokens_BL, table=table), table
 
 
-@over(*covering())
+@over(*covering(), with_options())
 def test_causality(config):
     """Another token changes nothing before it, and all that comes after."""
     params, tokens_BL = params_of(config), tokens_of(config)
@@ -100,6 +101,7 @@ def test_causality(config):
     model("gpt", "shared", "midpoint"),
     on_segments()[1],
     model("gpt", "shared", "rk4"),
+    with_options(),
 )
 def test_cached_decoding_equals_the_full_forward_pass(config):
     """Prompts of two lengths, padded on the right, then token by token."""

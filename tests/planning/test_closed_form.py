@@ -7,7 +7,16 @@ import dataclasses
 
 import jax
 import pytest
-from cases import TINY, WIDE, allowed_in_turn, mesh_of, name, shapes_of, stabilised
+from cases import (
+    TINY,
+    WIDE,
+    allowed_in_turn,
+    mesh_of,
+    name,
+    shapes_of,
+    stabilised,
+    with_options,
+)
 from plans import DEVICE, ROWS, plan_of
 
 from diffeq_former.config import Config, TrainingConfig
@@ -34,7 +43,8 @@ def test_a_plan_is_for_the_deepest_of_several_depths():
 
 @pytest.mark.mesh
 def test_the_state_has_the_bytes_of_its_real_shards():
-    config, mesh = Config(model=TINY), mesh_of(8, data=2, fsdp=2, tensor=2)
+    model = dataclasses.replace(TINY, qk_norm=True)
+    config, mesh = Config(model=model), mesh_of(8, data=2, fsdp=2, tensor=2)
     created = state.create(config, mesh)
 
     def held(tree):
@@ -48,7 +58,9 @@ def test_the_state_has_the_bytes_of_its_real_shards():
     assert held(created.opt_state) == [optimizer] * 8
 
 
-@pytest.mark.parametrize("config", allowed_in_turn() + stabilised(), ids=name)
+@pytest.mark.parametrize(
+    "config", [*allowed_in_turn(), *stabilised(), with_options()], ids=name
+)
 def test_the_table_has_the_bytes_of_what_is_generated(config):
     config = dataclasses.replace(config, dtype="bfloat16")
     is_shape = {"is_leaf": lambda x: isinstance(x, tuple)}
