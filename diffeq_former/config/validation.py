@@ -21,6 +21,7 @@ def validate(config: Config) -> None:
     check_values(config)
     validate_model(config.model)
     _validate_optimizer(config.optimizer)
+    _validate_muon(config)
     _validate_training(config.training)
     _validate_depth(config)
     _validate_smoothness(config)
@@ -48,6 +49,28 @@ def _validate_optimizer(c: OptimizerConfig) -> None:
         f" {1 - c.b2:.2g} is rounded away)",
         c.nu_dtype,
     )
+
+
+def _validate_muon(config: Config) -> None:
+    name = config.optimizer.name
+    if name != "adamw" and config.optimizer.factored_bank:
+        raise UserError(
+            f"config.optimizer.factored_bank: {name} has no second moment of the bank;"
+            " use False, or optimizer.name=adamw"
+        )
+    if name != "weight_space_muon" or config.model.weights != "hypernetwork":
+        return
+    if config.training.depth_grid != "fixed" or config.training.depth_steps:
+        raise UserError(
+            f"config.optimizer.name: {name} has a momentum for each time of a fixed"
+            " grid; use muon, or training.depth_grid=fixed without"
+            " training.depth_steps"
+        )
+    if config.model.generate_weights != "tabulated":
+        raise UserError(
+            f"config.optimizer.name: {name} needs the gradients of the generated"
+            " kernels; use muon, or model.generate_weights=tabulated"
+        )
 
 
 def _validate_training(c: TrainingConfig) -> None:

@@ -128,6 +128,7 @@ class _Loop:
                 return self._run()
             except Diverged as diverged:
                 if self._rollbacks >= self._c.rollbacks:
+                    self._writer.diverged(self._step, str(diverged))
                     raise
                 self._roll_back(diverged)
 
@@ -180,15 +181,14 @@ class _Loop:
         return damaged
 
     def _open_batches(self) -> Batches:
-        batch_size = self._c.batch_size
         return train_batches(
             self._dataset,
-            batch_size=batch_size,
+            batch_size=self._c.batch_size,
             seed=self._config.seed,
             number=self._rollbacks,
             start_step=self._step,
             timeout=self._config.data.timeout,
-            positions=local_sequences(self._mesh, batch_size),
+            positions=local_sequences(self._mesh, self._c.batch_size),
             should_stop=self._stop,
         )
 

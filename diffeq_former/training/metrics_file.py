@@ -11,6 +11,7 @@ NAME = "metrics.jsonl"
 DAMAGED = "metrics-damaged.jsonl"
 VALIDATION, ANALYSIS = "validation/", "analysis/"  # prefixes of the metrics of hooks
 OF_HOOKS = (VALIDATION, ANALYSIS)
+DIVERGED = "diverged"  # key of the last record of a run that diverged
 
 
 def read(workdir: Path) -> list[dict]:
@@ -34,6 +35,12 @@ def read(workdir: Path) -> list[dict]:
             )
         records.append(record)
     return records
+
+
+def diverged(workdir: Path) -> bool:
+    """Return whether training diverged in this run and has not been resumed since."""
+    records = read(workdir) if (workdir / NAME).exists() else []
+    return bool(records) and DIVERGED in records[-1]
 
 
 def retain(workdir: Path, is_retained: Callable[[dict], bool]) -> int:

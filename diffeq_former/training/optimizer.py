@@ -1,4 +1,6 @@
-"""AdamW (Loshchilov and Hutter 2019): schedule, decay mask, and parameter groups."""
+"""AdamW (Loshchilov and Hutter 2019), Muon for the blocks' matrices (muon.py) if
+configured, with schedule, decay mask, and parameter groups.
+"""
 
 import re
 
@@ -7,10 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from diffeq_former.config import OptimizerConfig
+from diffeq_former.models.weight_specs import LinearSpec
+from diffeq_former.training.muon import muon
 
 
-def make_optimizer(c: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
-    """Return the chain: Adam, weight decay, schedule, multiplier of the group.
+def make_optimizer(
+    c: OptimizerConfig, num_steps: int, specs: dict[str, LinearSpec]
+) -> optax.GradientTransformation:
+    """Return the chain: Adam or Muon, weight decay, schedule, multiplier of the group.
 
     A parameter's path determines its group and whether it decays. The multiplier of the
     group scales the learning rate, and therefore weight decay as well.
@@ -18,9 +24,10 @@ def make_optimizer(c: OptimizerConfig, num_steps: int) -> optax.GradientTransfor
     Args:
       c: The optimizer's settings.
       num_steps: The length of the schedule.
+      specs: The linear maps of the block, by name.
     """
     return optax.chain(
-        _scale_by_moments(c),
+        _scale_by_moments(c, specs),
         optax.add_decayed_weights(
             c.weight_decay, lambda params: decays(params, c.decay_mask)
         ),
@@ -29,19 +36,39 @@ def make_optimizer(c: OptimizerConfig, num_steps: int) -> optax.GradientTransfor
     )
 
 
-def _scale_by_moments(c: OptimizerConfig) -> optax.GradientTransformation:
-    """Adam; optionally, banks' second moments as in Adafactor (Shazeer, Stern 2018)."""
-    if not c.factored_bank:
-        return _scale_by_adam(c)
+def _scale_by_moments(
+    c: OptimizerConfig, specs: dict[str, LinearSpec]
+) -> optax.GradientTransformation:
+    """Return the transformation of gradients into directions of updates."""
+    adam = _scale_by_adam(c)
+    if c.name == "adamw" and not c.factored_bank:
+        return adam
+    # Second moments as in Adafactor (Shazeer and Stern 2018).
     factored = optax.chain(
         optax.scale_by_factored_rms(
             decay_rate=c.b2, decay_rate_fn=_unbiased_decay, min_dim_size_to_factor=2
         ),
         optax.ema(c.b1, accumulator_dtype=c.mu_dtype),
     )
+
+    def choose(path: str) -> str:
+        group, is_matrix = _row(path)
+        if group == "bank" and c.factored_bank:
+            return "factored"
+        if c.name == "adamw" or group not in ("bank", "base") or not is_matrix:
+            return "adam"
+        if c.name == "weight_space_muon" and not path.endswith("/kernel"):
+            return "orthogonalised before"
+        return "muon"
+
     return optax.partition(
-        {True: factored, False: _scale_by_adam(c)},
-        lambda params: jax.tree.map(lambda group: group == "bank", group_of(params)),
+        {
+            "factored": factored,
+            "adam": adam,
+            "orthogonalised before": optax.identity(),
+            "muon": muon(c, specs),
+        },
+        lambda params: _look_up(params, choose),
     )
 
 
@@ -133,7 +160,7 @@ GROUPS = tuple(dict.fromkeys(group for _, group, _ in _TABLE))
 
 def group_of(params) -> dict:
     """Return a tree like `params` with the name of its group at every leaf."""
-    return _look_up(params, lambda group, is_matrix: group)
+    return _look_up(params, lambda path: _row(path)[0])
 
 
 def decays(params, mask: str) -> dict:
@@ -149,12 +176,12 @@ def decays(params, mask: str) -> dict:
         "embeddings": lambda group, is_matrix: group == "embedding",
         "all": lambda group, is_matrix: True,
     }
-    return _look_up(params, rules[mask])
+    return _look_up(params, lambda path: rules[mask](*_row(path)))
 
 
 def _look_up(params, choose) -> dict:
     def of_leaf(path, _):
-        return choose(*_row(jax.tree_util.keystr(path, simple=True, separator="/")))
+        return choose(jax.tree_util.keystr(path, simple=True, separator="/"))
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 

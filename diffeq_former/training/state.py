@@ -75,7 +75,7 @@ def with_rollbacks(state: TrainState, rollbacks: int) -> TrainState:
 
 
 def shardings(config: Config, mesh: Mesh) -> TrainState:
-    """Return the shardings of the state: Adam's moments are sharded as the parameters.
+    """Return the shardings of the state: moments are sharded as the parameters.
 
     Factored moments are small and replicated.
     """
@@ -94,8 +94,10 @@ def shardings(config: Config, mesh: Mesh) -> TrainState:
         names = _names(path)
         suffixes = (names[k:] for k in range(len(names)))
         matches = (by_names[suffix] for suffix in suffixes if suffix in by_names)
-        shape, sharding = next(matches, (None, on_all))
-        return sharding if shape == x.shape else on_all
+        shape, sharding = next(matches, ((), on_all))
+        # Arrays over times are sharded as a bank, whose leading axis never is.
+        is_alike = x.ndim == len(shape) and x.shape[1:] == shape[1:]
+        return sharding if is_alike else on_all
 
     opt_state = jax.tree_util.tree_map_with_path(find_sharding, shapes.opt_state)
     counters = {f.name: on_all for f in dataclasses.fields(TrainState)}
@@ -117,7 +119,7 @@ def parameter_shapes(c: ModelConfig) -> dict:
 
 
 def make_update(config: Config) -> Update:
-    return Update(config.optimizer, config.training.num_steps)
+    return Update(config.optimizer, config.training.num_steps, config.model)
 
 
 def _shapes(config: Config) -> TrainState:

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from diffeq_former.config import OptimizerConfig
+from diffeq_former.config import ModelConfig, OptimizerConfig
 from diffeq_former.hardware import Hardware
+from diffeq_former.models.blocks import linear_specs
 from diffeq_former.training.bank_gradient import (
     BankGradient,
     as_array,
@@ -27,6 +28,7 @@ from diffeq_former.training.bank_gradient import (
     rows,
     square,
 )
+from diffeq_former.training.muon import init_kernels, orthogonalise
 from diffeq_former.training.optimizer import GROUPS, group_of, make_optimizer
 from diffeq_former.training.parts import Parts, bank_tree, get_bank
 
@@ -40,6 +42,7 @@ class OptState(NamedTuple):
 
     rest: optax.OptState
     banks: dict[str, optax.OptState]  # by the name of the layer
+    kernels: optax.OptState  # of dL/dW(t_k), with weight_space_muon
 
 
 class Updated(NamedTuple):
@@ -58,10 +61,11 @@ class Update:
 
     config: OptimizerConfig
     num_steps: int  # length of the schedule
+    model: ModelConfig
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        return make_optimizer(self.config, self.num_steps)
+        return make_optimizer(self.config, self.num_steps, linear_specs(self.model))
 
     def init(self, params: Parts) -> OptState:
         """Return the optimizer's state before the first update."""
@@ -70,7 +74,8 @@ class Update:
             name: optimizer.init(bank_tree(name, bank))
             for name, bank in params.banks.items()
         }
-        return OptState(optimizer.init(params.rest), banks)
+        kernels = init_kernels(self.config, self.model, params.banks)
+        return OptState(optimizer.init(params.rest), banks, kernels)
 
     def apply(
         self,
@@ -94,6 +99,15 @@ class Update:
         """
         clip, optimizer = self.config.clip_norm, self._optimizer
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
+        if kernels := opt_state.kernels:
+            gradients, kernels = lax.cond(
+                action == SKIP,
+                lambda: (gradients, kernels),
+                lambda: orthogonalise(
+                    self.config, self.model, gradients, kernels, scale
+                ),
+            )
+            scale = jnp.float32(1.0)
         rest = update_tree(
             optimizer, gradients.rest, opt_state.rest, params.rest, scale, action
         )
@@ -119,7 +133,7 @@ class Update:
 
         return Updated(
             of_trainable("params").replace(frozen=params.frozen),
-            OptState(rest.opt_state, of_banks("opt_state")),
+            OptState(rest.opt_state, of_banks("opt_state"), kernels),
             of_trainable("update_squares"),
             of_trainable("param_squares"),
         )
@@ -173,7 +187,7 @@ CPU_BLOCK = 2**20  # array entries that are updated at a time
 def rows_at_once(c: OptimizerConfig, shape: tuple[int, ...], hardware: Hardware) -> int:
     """Return how many F_e of a bank are updated at a time: a divisor of E."""
     E, *kernel = shape
-    if c.factored_bank or hardware.platform != "cpu":
+    if c.factored_bank or c.name == "muon" or hardware.platform != "cpu":
         return E
     most = max(1, CPU_BLOCK // math.prod(kernel))
     return max(n for n in range(1, E + 1) if E % n == 0 and n <= most)
@@ -227,7 +241,7 @@ def _by_blocks(update_rows: Callable, bank: jax.Array, before: list, count: int)
     """Apply `update_rows` to blocks of `count` rows; return what it returns for all.
 
     `before` holds the leaves of the optimizer's state: arrays like the bank, and step
-    counts.
+    counts and the like.
     """
 
     def read(x, start):
@@ -241,12 +255,12 @@ def _by_blocks(update_rows: Callable, bank: jax.Array, before: list, count: int)
         start = k * count
         # Every block starts from the step counts before the update.
         block = [
-            read(x, start) if x.ndim else old
+            read(x, start) if x.ndim == bank.ndim else old
             for x, old in zip(leaves, before, strict=True)
         ]
         new, block, more = update_rows(start, read(bank, start), block)
         leaves = [
-            write(x, part, start) if x.ndim else part
+            write(x, part, start) if x.ndim == bank.ndim else part
             for x, part in zip(leaves, block, strict=True)
         ]
         return write(bank, new, start), leaves, jax.tree.map(jnp.add, sums, more)

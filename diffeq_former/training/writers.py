@@ -62,6 +62,13 @@ class MetricsWriter:
         self._events.add_scalar(ROLLBACKS, rollbacks, step)
         self.text(step, "rollback", why)
 
+    def diverged(self, step: int, why: str) -> None:
+        """Record that training diverged, with no rollback left, and the reason."""
+        record = {"step": step, metrics_file.DIVERGED: why}
+        self._lines.write(dumps(record) + "\n")
+        self._lines.flush()
+        self.text(step, metrics_file.DIVERGED, why)
+
     def _open(self, step: int, rollbacks: int, evaluated: bool) -> None:
         """Open metrics.jsonl for appending, without later records."""
         path = Path(os.devnull)

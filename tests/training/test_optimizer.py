@@ -85,7 +85,7 @@ def test_a_parameter_that_no_pattern_covers_is_refused(path):
     for key in reversed(path.split("/")):
         params = {key: params}
     with pytest.raises(ValueError, match=f"parameter {path}: no pattern"):
-        make_optimizer(OptimizerConfig(), 10).init(params)
+        make_optimizer(OptimizerConfig(), 10, {}).init(params)
 
 
 TREE = {
@@ -104,7 +104,7 @@ CONSTANT = OptimizerConfig(
 
 def updates(c: OptimizerConfig, gradients, num_updates=1):
     params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), TREE)
-    optimizer = make_optimizer(c, 100)
+    optimizer = make_optimizer(c, 100, {})
     state = optimizer.init(params)
     for _ in range(num_updates):
         update, state = optimizer.update(gradients, state, params)
@@ -147,7 +147,7 @@ def test_clipping_bounds_the_norm_of_the_gradient(scale):
     gradients = partition(Config(), gradients_of(scale))
     norm = norm_of(gradients)
     params = jax.tree.map(jnp.zeros_like, gradients)
-    update = Update(c, 100)
+    update = Update(c, 100, TINY)
     state = update.init(params)
     done = update.apply(gradients, norm, state, params, jnp.int32(UPDATE), CPU)
     clipped = jax.tree.map(lambda u: -u * 1e6 / 0.1, done.params)
@@ -171,7 +171,7 @@ def test_the_schedule_counts_updates():
 
 def test_state_is_a_tree_of_arrays():
     params = jax.tree.map(jnp.asarray, TREE)
-    state = make_optimizer(OptimizerConfig(), 10).init(params)
+    state = make_optimizer(OptimizerConfig(), 10, {}).init(params)
     assert jax.tree.leaves(state)
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
 
@@ -188,7 +188,7 @@ def products(seed: int, stddev: float = 1.0) -> dict:
 def moved(c: OptimizerConfig, gradients: list[dict]) -> tuple[dict, dict]:
     """The sum of the updates, and the state after them."""
     params = jax.tree.map(jnp.zeros_like, gradients[0])
-    optimizer = make_optimizer(c, 100)
+    optimizer = make_optimizer(c, 100, {})
     state = optimizer.init(params)
     for gradient in gradients:
         update, state = optimizer.update(gradient, state, params)

@@ -12,6 +12,7 @@ from cases import TINY, params_of
 
 from diffeq_former.config import Config, OptimizerConfig
 from diffeq_former.hardware import CPU
+from diffeq_former.models.blocks import linear_specs
 from diffeq_former.training.bank_gradient import BankGradient, is_gradient
 from diffeq_former.training.optimizer import make_optimizer
 from diffeq_former.training.parts import Parts, partition
@@ -24,9 +25,10 @@ from diffeq_former.training.update import (
     squares,
 )
 
-T = 3
+T = TINY.num_layers
 C = OptimizerConfig(learning_rate=0.1, warmup_fraction=0.0, clip_norm=0.0)
 NUM_STEPS = 50
+SPECS = linear_specs(TINY)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def materialise(gradients: Parts) -> Parts:
 
 def updated(c: OptimizerConfig, params, gradients: list):
     """After an update with each of them."""
-    update = Update(c, NUM_STEPS)
+    update = Update(c, NUM_STEPS, TINY)
     step = jax.jit(functools.partial(update.apply, hardware=CPU))
     done, opt_state = None, update.init(params)
     for g in gradients:
@@ -81,7 +83,7 @@ def plainly(c: OptimizerConfig, params: Parts, gradients: list):
     """The same with optax alone, on all parameters at once."""
     params, gradients = params.merge(), [materialise(g).merge() for g in gradients]
     clip = optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity()
-    optimizer = optax.chain(clip, make_optimizer(c, NUM_STEPS))
+    optimizer = optax.chain(clip, make_optimizer(c, NUM_STEPS, SPECS))
     opt_state = optimizer.init(params)
     for g in gradients:
         updates, opt_state = optimizer.update(g, opt_state, params)
@@ -139,7 +141,7 @@ def test_norms_of_factors_are_those_of_their_product(params):
 
 
 def test_what_is_not_measured_changes_no_bit(params):
-    gradients, update = gradients_of(params, 0), Update(C, NUM_STEPS)
+    gradients, update = gradients_of(params, 0), Update(C, NUM_STEPS, TINY)
     opt_state, norm = update.init(params), norms("n", squares(gradients))["n"]
     step = jax.jit(functools.partial(update.apply, hardware=CPU))
     measured, found = (
@@ -156,7 +158,7 @@ def test_what_is_not_finite_changes_no_bit(params):
     bank = gradients.banks["ff_in"]
     broken = bank.replace(kernels_T=bank.kernels_T.at[0, 0, 0].set(jnp.inf))
     gradients.banks["ff_in"] = broken
-    before = Update(C, NUM_STEPS).init(params)
+    before = Update(C, NUM_STEPS, TINY).init(params)
     done = updated(C, params, [gradients])
     for a, b in zip(
         jax.tree.leaves((done.params, done.opt_state)),
@@ -175,7 +177,7 @@ def test_no_gradient_of_a_bank_is_stored():
     factors = [jax.ShapeDtypeStruct((T, *rest), "float32") for rest in ((E,), kernel)]
     params = Parts(rest={}, banks={"ff_in": bank}, frozen={})
     gradients = params.replace(banks={"ff_in": BankGradient(*factors)})
-    update = Update(C, NUM_STEPS)
+    update = Update(C, NUM_STEPS, TINY)
 
     # In the order of the results, as what is donated is matched by order.
     def step(gradients, norm, params, opt_state):

@@ -1,0 +1,140 @@
+"""Muon (Jordan et al. 2024): the momentum of each matrix, orthogonalised.
+
+The update of a matrix is U V^T, where U S V^T is the momentum, approximated by five
+Newton-Schulz iterations. Its size is that of an update by Adam (Liu et al. 2025,
+arXiv 2502.16982, section 2.2), so that learning rates and weight decay of AdamW apply.
+
+For a hypernetwork there are two choices of matrices. `muon` orthogonalises what is
+stored: each F_e and B. `weight_space_muon` orthogonalises the momentum M_k of
+dL/dW(t_k) instead, with result O_k, and pulls this back as if it were the gradient:
+
+    dF_e = -lr sum_k u_e(t_k) O_k,   dB = -lr sum_k O_k,
+
+so that W(t_j) changes by -lr sum_k (u(t_j) . u(t_k) + 1) O_k to first order. It needs
+T matrices and T moments instead of E + 1 (or 2E + 2 moments of AdamW), and is `muon`
+for weights that are stored by layer.
+
+Shape suffixes: T times, E time embedding.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+from diffeq_former.config import ModelConfig, OptimizerConfig
+from diffeq_former.models.blocks import linear_specs
+from diffeq_former.models.grid import default_grid
+from diffeq_former.models.weight_specs import LinearSpec
+from diffeq_former.training.parts import Parts, bank_tree, get_bank, merge
+
+MOMENTUM = 0.95
+# Root mean square of an update's entries, about that of updates by Adam.
+UPDATE_RMS = 0.2
+
+
+def muon(
+    c: OptimizerConfig, specs: dict[str, LinearSpec]
+) -> optax.GradientTransformation:
+    """Return the transformation of gradients into orthogonalised momenta.
+
+    It takes trees with paths weights/NAME/... to arrays [..., *kernel], whose leading
+    axes are of layers, times or a bank: each matrix is orthogonalised on its own.
+
+    Args:
+      c: The optimizer's settings, of which it uses `mu_dtype`.
+      specs: The linear maps of the block, by name.
+    """
+
+    def for_each(function, tree) -> dict:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: function(specs[path[1].key], x), tree
+        )
+
+    orthogonalised = contrib.scale_by_muon(
+        beta=MOMENTUM,
+        mu_dtype=c.mu_dtype,
+        weight_dimension_numbers=functools.partial(for_each, _dimension_numbers),
+    )
+    scaled = optax.stateless(lambda updates, _: for_each(_with_size_of_adam, updates))
+    return optax.chain(orthogonalised, scaled)
+
+
+def _dimension_numbers(spec: LinearSpec, x: jax.Array) -> contrib.MuonDimensionNumbers:
+    first = x.ndim - len(spec.kernel)
+    inputs, outputs = (
+        tuple(first + axis for axis in axes) for axes in _matrix_axes(spec)
+    )
+    return contrib.MuonDimensionNumbers(inputs, outputs)
+
+
+def _with_size_of_adam(spec: LinearSpec, update: jax.Array) -> jax.Array:
+    """Scale orthogonal matrices m x n, whose entries have mean square 1 / max(m, n)."""
+    m, n = (
+        math.prod(spec.kernel[axis] for axis in axes) for axes in _matrix_axes(spec)
+    )
+    return UPDATE_RMS * max(m, n) ** 0.5 * update
+
+
+def _matrix_axes(spec: LinearSpec) -> tuple[list[int], list[int]]:
+    """Return the axes of a kernel that are inputs and outputs of each matrix.
+
+    Queries, keys and values of a fused kernel are different matrices.
+    """
+    outputs = range(spec.num_inputs, len(spec.kernel))
+    return (
+        list(range(spec.num_inputs)),
+        [axis for axis in outputs if spec.axes[axis] != "qkv"],
+    )
+
+
+def init_kernels(
+    c: OptimizerConfig, model: ModelConfig, banks: dict[str, jax.Array]
+) -> optax.OptState:
+    """Return the state of dL/dW(t_k) with weight_space_muon, otherwise nothing.
+
+    Args:
+      c: The optimizer's settings.
+      model: The model's settings.
+      banks: The banks [E, *kernel], by the name of their layer.
+    """
+    if c.name != "weight_space_muon" or not banks:
+        return ()
+    T = default_grid(model).times_TS.size
+    return muon(c, linear_specs(model)).init(
+        _kernel_tree({x: jnp.zeros((T, *F.shape[1:])) for x, F in banks.items()})
+    )
+
+
+def orthogonalise(
+    c: OptimizerConfig,
+    model: ModelConfig,
+    gradients: Parts,
+    state: optax.OptState,
+    scale: jax.Array,
+) -> tuple[Parts, optax.OptState]:
+    """Return gradients of which those of banks and bases are pulled back from O_k.
+
+    Args:
+      c: The optimizer's settings.
+      model: The model's settings.
+      gradients: The gradients, those of banks as factors.
+      state: The state that `init_kernels` or the last call returned.
+      scale: A factor of all gradients, by which they are clipped.
+    """
+    kernels = _kernel_tree({x: scale * g.kernels_T for x, g in gradients.banks.items()})
+    directions, state = muon(c, linear_specs(model)).update(kernels, state)
+    rest = jax.tree.map(lambda g: scale * g, gradients.rest)
+    banks = {}
+    for name, gradient in gradients.banks.items():
+        direction_T = get_bank(name, directions)
+        rest = merge(rest, {"weights": {name: {"base": direction_T.sum(0)}}})
+        banks[name] = gradient.replace(kernels_T=direction_T)
+    return gradients.replace(rest=rest, banks=banks), state
+
+
+def _kernel_tree(kernels_T: dict[str, jax.Array]) -> dict:
+    return merge(*(bank_tree(name, x_T) for name, x_T in kernels_T.items()))
