@@ -12,6 +12,9 @@ def validate_model(c: ModelConfig) -> None:
     wanted = f"0 (W(t) is continuous) or model.num_layers ({c.num_layers})"
     fits = c.time_segments in (0, c.num_layers)
     require(fits, "model.time_segments", wanted, c.time_segments)
+    if c.time_mlp == "table":
+        of_segments = "per_weight or shared without model.time_segments"
+        require(c.time_segments > 0, "model.time_mlp", of_segments, c.time_mlp)
     _validate_heads(c)
     _validate_rotations(c)
     _validate_stabilisers(c)

@@ -81,8 +81,10 @@ class ModelConfig:
     time_scale: Positive = 1000.0  # the fastest sinusoid is sin(time_scale * t)
     # Number of equal segments of depth on which W(t) is constant; 0: continuous W(t).
     time_segments: CountOrZero = 0
-    # MLP that computes u(t): one per weight, or one for all weights.
-    time_mlp: Literal["per_weight", "shared"] = "per_weight"
+    # What computes u(t): an MLP per weight, one for all weights, or a table of free
+    # coefficients per weight (with time_segments), for which depth is not continuous.
+    time_mlp: Literal["per_weight", "shared", "table"] = "per_weight"
+    base: bool = True  # W(t) = sum_e u_e(t) F_e + B; False: without B
     # unit: normalise u(t) to length 1; authors: as in the released code.
     initialization: Literal["unit", "authors"] = "unit"
     # Generate weights once per optimizer step, or inside the scan over depth.
@@ -182,6 +184,9 @@ class OptimizerConfig:
     eps: Positive = 1e-8  # added to the square root of the second moment
     mu_dtype: Literal["float32", "bfloat16"] = "float32"  # first moment
     nu_dtype: Literal["float32", "bfloat16"] = "float32"  # second moment
+    # layer_table: how much of the update by the mean of the gradients of all layers is
+    # added to the update of each, see training/layer_coupling.py; 0: nothing.
+    layer_coupling: NonNegative = 0.0
     # Factor the second moment of the bank into rows and columns, as in Adafactor.
     factored_bank: bool = False
     weight_decay: NonNegative = 0.1  # decoupled: multiplied by the learning rate

@@ -21,7 +21,7 @@ def validate(config: Config) -> None:
     check_values(config)
     validate_model(config.model)
     _validate_optimizer(config.optimizer)
-    _validate_muon(config)
+    _validate_directions(config)
     _validate_training(config.training)
     _validate_depth(config)
     _validate_smoothness(config)
@@ -51,12 +51,17 @@ def _validate_optimizer(c: OptimizerConfig) -> None:
     )
 
 
-def _validate_muon(config: Config) -> None:
+def _validate_directions(config: Config) -> None:
     name = config.optimizer.name
     if name != "adamw" and config.optimizer.factored_bank:
         raise UserError(
             f"config.optimizer.factored_bank: {name} has no second moment of the bank;"
             " use False, or optimizer.name=adamw"
+        )
+    if config.optimizer.layer_coupling and config.model.weights != "layer_table":
+        raise UserError(
+            "config.optimizer.layer_coupling: only layers that have weights of their"
+            " own are coupled by the optimizer; use 0, or model.weights=layer_table"
         )
     if name != "weight_space_muon" or config.model.weights != "hypernetwork":
         return

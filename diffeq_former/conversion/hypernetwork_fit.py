@@ -32,6 +32,8 @@ def continuous_model(c: ModelConfig, time_embed_dim: int) -> ModelConfig:
         weights="hypernetwork",
         time_embed_dim=time_embed_dim,
         initialization="authors",
+        time_mlp="shared" if c.time_mlp == "shared" else "per_weight",
+        base=True,
     )
 
 

@@ -68,11 +68,12 @@ class _Linear(nn.Module):
         c, spec, E = self.config, self.spec, self.config.time_embed_dim
         bank_axes, stddev = ("time_embed", *spec.axes), bank_stddev(c, spec)
         parameters = {
-            "bank": normal(self, "bank", stddev, (E, *spec.kernel), bank_axes),
-            "base": normal(
-                self, "base", kernel_stddev(c, spec), spec.kernel, spec.axes
-            ),
+            "bank": normal(self, "bank", stddev, (E, *spec.kernel), bank_axes)
         }
+        if c.base:
+            parameters["base"] = normal(
+                self, "base", kernel_stddev(c, spec), spec.kernel, spec.axes
+            )
         if spec.bias:
             stddev = stddev if c.initialization == "authors" else 0.0
             axes = ("time_embed", *spec.bias_axes)
@@ -95,7 +96,9 @@ class _Norm(nn.Module):
 
 
 def _generate_linear(c: ModelConfig, parameters, u_TE: jax.Array) -> dict:
-    kernel = _combine(u_TE, parameters["bank"]) + parameters["base"][None]
+    kernel = _combine(u_TE, parameters["bank"])
+    if "base" in parameters:
+        kernel += parameters["base"][None]
     weights = {"kernel": kernel.astype(jnp.dtype(c.dtype))}
     if "bias_bank" in parameters:
         weights["bias"] = _combine(u_TE, parameters["bias_bank"])

@@ -32,7 +32,7 @@ def features(times_T: jax.Array, num_frequencies: int, time_scale: float) -> jax
 
 
 class TimeMLPs(nn.Module):
-    """The parameters of M two-layer MLPs of width E, stacked."""
+    """The parameters of M two-layer MLPs of width E, or of M tables, stacked."""
 
     config: ModelConfig
     num_mlps: int
@@ -43,6 +43,9 @@ class TimeMLPs(nn.Module):
         width = 2 * c.num_frequencies + 1
         second = 0.02 if c.initialization == "authors" else E**-0.5
         mlps, features, hidden, out = MLP_AXES
+        if c.time_mlp == "table":
+            shape, axes = (M, c.time_segments, E), (mlps, "layers", out)
+            return {"coefficients": normal(self, "coefficients", second, shape, axes)}
         parameters = {
             "kernel_1": (0.02, (M, width, E), (mlps, features, hidden)),
             "bias_1": (0.0, (M, E), (mlps, hidden)),
@@ -53,14 +56,23 @@ class TimeMLPs(nn.Module):
 
 
 def embed_times(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:
-    """Return u_m(t) of each MLP m at each time, [M, T, E], float32.
+    """Return u_m(t) of each MLP or table m at each time, [M, T, E], float32.
 
     With `initialization="unit"`, u(t) is normalised to length 1.
     """
-    phi_TF = features(times_T, c.num_frequencies, c.time_scale)
-    h_MTE = _einsum("tf,mfe->mte", phi_TF, mlps["kernel_1"]) + mlps["bias_1"][:, None]
-    h_MTE = jax.nn.silu(h_MTE)
-    u_MTE = _einsum("mte,mef->mtf", h_MTE, mlps["kernel_2"]) + mlps["bias_2"][:, None]
+    if "coefficients" in mlps:
+        # Times are right ends of segments.
+        segments_T = jnp.round(times_T * c.time_segments).astype(jnp.int32) - 1
+        u_MTE = mlps["coefficients"][:, segments_T]
+    else:
+        u_MTE = _apply_mlps(c, mlps, times_T)
     if c.initialization == "unit":
         u_MTE = u_MTE * jax.lax.rsqrt(jnp.square(u_MTE).sum(-1, keepdims=True) + 1e-12)
     return u_MTE
+
+
+def _apply_mlps(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:
+    phi_TF = features(times_T, c.num_frequencies, c.time_scale)
+    h_MTE = _einsum("tf,mfe->mte", phi_TF, mlps["kernel_1"]) + mlps["bias_1"][:, None]
+    h_MTE = jax.nn.silu(h_MTE)
+    return _einsum("mte,mef->mtf", h_MTE, mlps["kernel_2"]) + mlps["bias_2"][:, None]

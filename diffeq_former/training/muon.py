@@ -131,7 +131,8 @@ def orthogonalise(
     banks = {}
     for name, gradient in gradients.banks.items():
         direction_T = get_bank(name, directions)
-        rest = merge(rest, {"weights": {name: {"base": direction_T.sum(0)}}})
+        if model.base:
+            rest = merge(rest, {"weights": {name: {"base": direction_T.sum(0)}}})
         banks[name] = gradient.replace(kernels_T=direction_T)
     return gradients.replace(rest=rest, banks=banks), state
 

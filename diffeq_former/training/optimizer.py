@@ -10,6 +10,7 @@ import optax
 
 from diffeq_former.config import OptimizerConfig
 from diffeq_former.models.weight_specs import LinearSpec
+from diffeq_former.training.layer_coupling import couple_layers
 from diffeq_former.training.muon import muon
 
 
@@ -26,8 +27,11 @@ def make_optimizer(
       num_steps: The length of the schedule.
       specs: The linear maps of the block, by name.
     """
+    directions = _scale_by_moments(c, specs)
+    if c.layer_coupling:
+        directions = couple_layers(directions, c.layer_coupling)
     return optax.chain(
-        _scale_by_moments(c, specs),
+        directions,
         optax.add_decayed_weights(
             c.weight_decay, lambda params: decays(params, c.decay_mask)
         ),
@@ -41,34 +45,37 @@ def _scale_by_moments(
 ) -> optax.GradientTransformation:
     """Return the transformation of gradients into directions of updates."""
     adam = _scale_by_adam(c)
-    if c.name == "adamw" and not c.factored_bank:
+    if c.factored_bank:
+        return optax.partition(
+            {True: _scale_by_factored_moments(c), False: adam},
+            lambda params: _look_up(params, lambda path: _row(path)[0] == "bank"),
+        )
+    if c.name == "adamw":
         return adam
-    # Second moments as in Adafactor (Shazeer and Stern 2018).
-    factored = optax.chain(
-        optax.scale_by_factored_rms(
-            decay_rate=c.b2, decay_rate_fn=_unbiased_decay, min_dim_size_to_factor=2
-        ),
-        optax.ema(c.b1, accumulator_dtype=c.mu_dtype),
-    )
 
     def choose(path: str) -> str:
         group, is_matrix = _row(path)
-        if group == "bank" and c.factored_bank:
-            return "factored"
-        if c.name == "adamw" or group not in ("bank", "base") or not is_matrix:
+        if group not in ("bank", "base") or not is_matrix:
             return "adam"
         if c.name == "weight_space_muon" and not path.endswith("/kernel"):
             return "orthogonalised before"
         return "muon"
 
-    return optax.partition(
-        {
-            "factored": factored,
-            "adam": adam,
-            "orthogonalised before": optax.identity(),
-            "muon": muon(c, specs),
-        },
-        lambda params: _look_up(params, choose),
+    directions = {
+        "adam": adam,
+        "orthogonalised before": optax.identity(),
+        "muon": muon(c, specs),
+    }
+    return optax.partition(directions, lambda params: _look_up(params, choose))
+
+
+def _scale_by_factored_moments(c: OptimizerConfig) -> optax.GradientTransformation:
+    """Adam with a second moment as in Adafactor (Shazeer and Stern 2018)."""
+    return optax.chain(
+        optax.scale_by_factored_rms(
+            decay_rate=c.b2, decay_rate_fn=_unbiased_decay, min_dim_size_to_factor=2
+        ),
+        optax.ema(c.b1, accumulator_dtype=c.mu_dtype),
     )
 
 
@@ -143,7 +150,7 @@ def _decay(c: OptimizerConfig, steps: int, decay: int) -> optax.Schedule:
 # pattern, group, and whether it holds matrices rather than vectors (norms, biases, and
 # their banks).
 _TABLE = (
-    (r"weights/time_mlp/kernel_[12]", "time_mlp", True),
+    (r"weights/time_mlp/(kernel_[12]|coefficients)", "time_mlp", True),
     (r"weights/time_mlp/bias_[12]", "time_mlp", False),
     (r"weights/[^/]+/bank", "bank", True),
     (r"weights/[^/]+/bias_bank", "bank", False),

@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.distributed.mesh import parameter_shardings, replicated
@@ -95,9 +95,13 @@ def shardings(config: Config, mesh: Mesh) -> TrainState:
         suffixes = (names[k:] for k in range(len(names)))
         matches = (by_names[suffix] for suffix in suffixes if suffix in by_names)
         shape, sharding = next(matches, ((), on_all))
-        # Arrays over times are sharded as a bank, whose leading axis never is.
-        is_alike = x.ndim == len(shape) and x.shape[1:] == shape[1:]
-        return sharding if is_alike else on_all
+        # Axes of layers, times or a time embedding are never sharded; moments may have
+        # another number of these than the parameter, or no such axis.
+        if x.ndim == len(shape) and x.shape[1:] == shape[1:]:
+            return sharding
+        if shape and x.shape == shape[1:]:
+            return NamedSharding(mesh, PartitionSpec(*sharding.spec[1:]))
+        return on_all
 
     opt_state = jax.tree_util.tree_map_with_path(find_sharding, shapes.opt_state)
     counters = {f.name: on_all for f in dataclasses.fields(TrainState)}

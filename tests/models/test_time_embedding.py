@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from cases import TINY, params_of
 
+from diffeq_former.config.model_validation import validate_model
+from diffeq_former.errors import UserError
+from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.time_embedding import embed_times, features
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.models.weight_specs import LinearSpec
 from diffeq_former.ode.grid import stage_times
 
 TIMES = stage_times(24, (1.0,))[:, 0]
@@ -77,3 +81,34 @@ def test_shared_mlp_is_the_case_of_equal_mlps():
         table_of(each, params),
         expected,
     )
+
+
+@pytest.mark.parametrize("num_steps", [TINY.num_layers, 2 * TINY.num_layers])
+def test_a_table_has_free_coefficients_on_each_segment(num_steps):
+    L = TINY.num_layers
+    config = dataclasses.replace(TINY, time_mlp="table", time_segments=L, base=False)
+    params = params_of(config)
+    weights = params["weights"]
+    assert list(weights["time_mlp"]) == ["coefficients"]
+    assert all("base" not in layer for layer in weights.values())
+    rows = np.asarray(weights["time_mlp"]["coefficients"], np.float64)
+    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    found = table_of(config.at_depth(num_steps), params)
+    for number, (name, spec) in enumerate(BLOCKS["gpt"].weight_specs(config).items()):
+        if not isinstance(spec, LinearSpec):
+            continue
+        of_segment = np.einsum("te,e...->t...", rows[number], weights[name]["bank"])
+        kernels = np.asarray(found[name]["kernel"]).reshape(-1, *of_segment.shape[1:])
+        unequal = np.any(
+            kernels[1:] != kernels[:-1], axis=tuple(range(1, kernels.ndim))
+        )
+        assert unequal.sum() == L - 1
+        first = np.concatenate([[True], unequal])
+        np.testing.assert_allclose(kernels[first], of_segment, atol=1e-6)
+
+
+def test_a_table_needs_segments():
+    with pytest.raises(
+        UserError, match="model.time_mlp: expected per_weight or shared"
+    ):
+        validate_model(dataclasses.replace(TINY, time_mlp="table"))

@@ -10,6 +10,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from diffeq_former.config import Config
+from diffeq_former.training import metrics_file
 from diffeq_former.training.writers import MetricsWriter
 
 
@@ -71,6 +72,18 @@ def test_a_resumed_run_tells_tensorboard_to_forget_later_steps(workdir):
     MetricsWriter(workdir, step=2).close()
     starts = [e.step for e in events(workdir) if e.HasField("session_log")]
     assert 3 in starts
+
+
+def test_divergence_is_the_last_record_until_the_run_is_resumed(workdir):
+    writer = MetricsWriter(workdir, step=4)
+    assert not metrics_file.diverged(workdir)
+    writer.diverged(4, "too high")
+    writer.close()
+    assert lines(workdir)[-1] == {"step": 4, "diverged": "too high"}
+    assert metrics_file.diverged(workdir)
+    MetricsWriter(workdir, step=3).close()
+    assert not metrics_file.diverged(workdir)
+    assert not metrics_file.diverged(workdir / "new")
 
 
 def test_a_line_cut_off_by_a_kill_is_dropped(workdir):
