@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, mesh_of, params_of
+from cases import OPTIONS, TINY, mesh_of, params_of
 from prepared import prepare_words
 
 from diffeq_former.config import Config, TrainingConfig
@@ -67,7 +67,7 @@ def num_bytes(dataset):
     [
         {},
         {"block": "llama", "weights": "shared", "solver": "heun"},
-        {"weights": "layer_table", "solver": "lie_trotter"},
+        {"weights": "layer_table", "solver": "lie_trotter", **OPTIONS},
         {"generate_weights": "per_step", "remat": "save_weights"},
         {"document_masking": True, "end_of_text": ByteTokenizer.eot},
     ],

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from accumulation import accumulated, assert_near, batch_of, micro_batches, of_tree
-from cases import TINY, in_two_lots, params_of
+from cases import OPTIONS, TINY, in_two_lots, params_of
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer
@@ -39,7 +39,7 @@ def plain_loss(config: Config, params, batch: dict, grid=None):
 CASES = [
     {"block": "gpt"},
     {"block": "llama"},
-    {"block": "gpt", **DISCRETE},
+    {"block": "gpt", **DISCRETE, **OPTIONS},
     {"block": "llama", "weights": "shared"},
     {"generate_weights": "per_step"},
 ]
