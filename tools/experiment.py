@@ -4,6 +4,9 @@ tools/experiment.py ablation --config=configs/small.py --config.data.path=data/b
   --vary=model.time_embed_dim=12,24,48,96 --baseline --output=runs/ablation
 tools/experiment.py sizes --config=configs/paper/wikitext_medium.py --baseline \
   --vary=model.time_embed_dim=20,48,96 --target=gpu:a100:1x2 --output=runs/sizes
+tools/experiment.py comparison --config=configs/small.py \
+  --config.data.path=data/books --study=configs/studies/equal_compute.py \
+  --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/comparison
 tools/experiment.py finetuning --config=configs/small.py --config.data.path=data/books \
   --data=data/wikitext --output=runs/study --full=training.num_steps=150 \
   --lora=training.num_steps=150
@@ -17,13 +20,22 @@ ablation trains --config with each value of one setting: the width of the time e
 plain transformer is trained, too: with each value, or once if it has no such setting. A
 JSON object for each run: model, plain, the setting and its value, seed, steps and
 losses (nats per token) of its evaluations, perplexity (the last), tokens_per_second
-(median), parameters, and memory in GiB: planned_memory_gib (of a step on one device, by
-the closed form of tools/plan.py), host_memory_gib (measured, of the whole process) and
-device_memory_gib (measured, its peak, where the device reports it).
+(median), parameters, weights_per_token (applied to each token), and memory in GiB:
+planned_memory_gib (of a step on one device, by the closed form of tools/plan.py),
+host_memory_gib (measured, of the whole process) and device_memory_gib (measured, its
+peak, where the device reports it).
 
 sizes trains nothing: it reports the parameters of the same models (table 6) and the
 memory of a training step on the devices of --target (figure 16; see tools/plan.py), by
 the closed form and, with --compile, as compiled for them.
+
+comparison trains the models of a --study file, each with the best of the settings that
+the file searches for it, and compares their losses on --held_out with those of a
+baseline, paired by seed (docs/experiments.md). A JSON object for each model: settings
+(the best), seeds, held_out_loss (nats per token, the mean) and its standard deviation,
+the difference to the baseline with its 95 % confidence interval and two-sided p value,
+and perplexity_ratio. --output also gets table.md, trials.csv and finals.csv with a row
+for each run, comparison.png and searches.png.
 
 finetuning is figure 5 of the paper (section 6.2) at the size of --config: a
 DiffEqFormer, trained as by diffeq_former.main with the same --config flags, is
@@ -40,9 +52,12 @@ on each claim.
 
 --plain changes settings of the plain transformer alone (--plain=optimizer.b2=0.999).
 --num_seeds trains each run with several seeds, from config.seed on; plots then show
-means and ranges. --output gets a folder for each run, figures.jsonl with what is
-printed, and a plot (needs matplotlib: pip install -e '.[plot]'); of the paper, folders
-runs and page. Runs resume where they stand when the same command is given again.
+means and ranges. --num_parallel trains several runs at the same time, each on its own
+equal share of the cores; the messages of each are then in a .log file beside its
+folder. --output gets a folder for each run, figures.jsonl with what is printed, and a
+plot (needs matplotlib: pip install -e '.[plot]'); of the paper, folders runs and page;
+of a comparison, the runs are in trials and finals. Runs resume where they stand when
+the same command is given again.
 """
 
 import sys
@@ -54,7 +69,6 @@ from ml_collections import config_flags
 
 from diffeq_former import cli
 from diffeq_former.errors import UserError
-from diffeq_former.experiments.runs import config_arguments
 
 config_flags.DEFINE_config_file("config", None, "The config of the runs.")
 flags.DEFINE_string("output", None, "The folder of all runs.", required=True)
@@ -69,19 +83,31 @@ flags.DEFINE_multi_string("lora", None, "SECTION.FIELD=VALUE of tuning by LoRA."
 flags.DEFINE_multi_string(
     "plain", None, "SECTION.FIELD=VALUE of the plain transformer."
 )
+flags.DEFINE_string("study", None, "comparison: a file such as configs/studies/*.py.")
+flags.DEFINE_string("held_out", None, "comparison: prepared text of other documents.")
 flags.DEFINE_integer("num_seeds", 1, "Seeds of each run.", lower_bound=1)
+flags.DEFINE_integer(
+    "num_parallel", 1, "Runs to train at the same time.", lower_bound=1
+)
 
 TUNING_CONFIGS = Path(__file__).parents[1] / "configs" / "finetune"
 
 
-def ablation(config, output: str, vary: str, baseline=False, plain=(), num_seeds=1):
+def ablation(
+    config,
+    output: str,
+    vary: str,
+    baseline=False,
+    plain=(),
+    num_seeds=1,
+    num_parallel=1,
+):
     from diffeq_former.experiments import ablation
 
     ablation.run(
         vary,
-        Path(output),
+        _study(Path(output), num_parallel),
         config,
-        config_arguments(sys.argv),
         _seeds(config, num_seeds),
         _of_baseline(baseline, plain),
     )
@@ -116,21 +142,47 @@ def _of_baseline(baseline: bool, plain: Sequence[str]) -> Sequence[str] | None:
     return plain if baseline else None
 
 
-def finetuning(config, output: str, data: str, full=(), lora=(), plain=(), num_seeds=1):
+def comparison(
+    config, output: str, study: str, held_out: str, num_seeds=1, num_parallel=1
+):
+    from diffeq_former import compilation_cache
+    from diffeq_former.experiments.comparison import run_study
+
+    compilation_cache.enable()
+    run_study.run(
+        config,
+        study,
+        held_out,
+        _study(Path(output), num_parallel),
+        _seeds(config, num_seeds),
+    )
+
+
+def finetuning(
+    config,
+    output: str,
+    data: str,
+    full=(),
+    lora=(),
+    plain=(),
+    num_seeds=1,
+    num_parallel=1,
+):
     from diffeq_former.experiments import finetuning
 
     finetuning.run(
-        (config.data.path, data),
-        Path(output),
-        config_arguments(sys.argv),
-        config.model.num_layers,
+        config,
+        data,
+        _study(Path(output), num_parallel),
         TUNING_CONFIGS,
         {"full": full, "lora": lora, "plain": plain},
         _seeds(config, num_seeds),
     )
 
 
-def paper(config, output: str, data: str, full=(), lora=(), num_seeds=1):
+def paper(
+    config, output: str, data: str, full=(), lora=(), num_seeds=1, num_parallel=1
+):
     from diffeq_former import compilation_cache
     from diffeq_former.config import resolve
     from diffeq_former.experiments.paper import page
@@ -140,18 +192,24 @@ def paper(config, output: str, data: str, full=(), lora=(), num_seeds=1):
         resolve(config),
         data,
         Path(output),
-        config_arguments(sys.argv),
+        _study(Path(output) / page.RUNS, num_parallel),
         TUNING_CONFIGS,
         {"full": full, "lora": lora},
         _seeds(config, num_seeds),
     )
 
 
+def _study(folder: Path, num_parallel: int):
+    from diffeq_former.experiments.runs import Study, config_arguments
+
+    return Study(folder, config_arguments(sys.argv), num_parallel)
+
+
 def _seeds(config, num_seeds: int) -> range:
     return range(config.seed, config.seed + num_seeds)
 
 
-MODES = {mode.__name__: mode for mode in (ablation, sizes, finetuning, paper)}
+MODES = (ablation, sizes, comparison, finetuning, paper)
 
 if __name__ == "__main__":
-    cli.run_modes(MODES)
+    cli.run_modes({mode.__name__: mode for mode in MODES})

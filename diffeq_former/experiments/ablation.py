@@ -7,7 +7,6 @@ transformer.
 
 import functools
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import keys
 from diffeq_former.errors import UserError
 from diffeq_former.experiments import runs
+from diffeq_former.experiments.curves import plot_perplexities
 from diffeq_former.experiments.measured import measured
 
 # How settings begin that a plain transformer does not have.
@@ -28,9 +28,8 @@ Variant = tuple[str | None, bool]
 
 def run(
     vary: str,
-    output: Path,
+    study: runs.Study,
     config: Config,
-    config_flags: list[str],
     seeds: Sequence[int],
     plain: Sequence[str] | None,
 ) -> None:
@@ -38,9 +37,8 @@ def run(
 
     Args:
       vary: SECTION.FIELD=VALUE,VALUE,...
-      output: The folder of all runs; it gets figures.jsonl and ablation.png.
+      study: The study, whose folder gets figures.jsonl and ablation.png.
       config: The config of the runs.
-      config_flags: Flags for `diffeq_former.main` that all runs share.
       seeds: The seeds of each model.
       plain: SECTION.FIELD=VALUE of the plain transformer, beside what makes it one;
         None: leave it out.
@@ -50,40 +48,40 @@ def run(
       SystemExit: With the exit code of a run that does not end well.
     """
     setting, values = varied(vary)
-    picture = output / "ablation.png"
+    picture = study.folder / "ablation.png"
     if picture.exists():
         raise UserError(
-            f"--output={output}: it is done; name another folder, or remove {picture}"
-            " to plot more values"
+            f"--output={study.folder}: it is done; name another folder, or remove"
+            f" {picture} to plot more values"
         )
     plotting.require_matplotlib()
-    make_directory(output)
+    make_directory(study.folder)
     wanted = variants(setting, values, plain)
-    study = runs.Study(output, len(wanted) * len(seeds), config_flags)
-    trained = train(study, config, setting, wanted, seeds, plain)
-    rows = [row | measured(workdir) for row, workdir in trained]
-    runs.report(output, rows)
+    planned = plan(study, config, setting, wanted, seeds, plain)
+    study.train(planned)
+    rows = [row | measured(run.workdir) for row, run in planned]
+    runs.report(study.folder, rows)
     plot(rows, picture)
 
 
-def train(
+def plan(
     study: runs.Study,
     config: Config,
     setting: str,
     wanted: Sequence[Variant],
     seeds: Sequence[int],
     plain: Sequence[str] | None,
-) -> runs.Trained:
-    """Train a model for each variant and seed; see `run`."""
+) -> runs.Rows:
+    """Return the run of each variant and seed; see `run`."""
     own = str(functools.reduce(getattr, setting.split("."), config))
-    trained = []
+    planned = []
     for (value, is_plain), seed in itertools.product(wanted, seeds):
         changed = None if value == own else value
         settings = settings_of(setting, (changed, is_plain), plain)
         row = {"model": label(value, is_plain), "plain": is_plain}
         row |= {"setting": setting, "value": value, "seed": seed}
-        trained.append((row, study.train_model(settings, seed)))
-    return trained
+        planned.append((row, study.of_model(settings, seed)))
+    return planned
 
 
 def settings_of(
@@ -136,7 +134,7 @@ def plot(figures: list[dict], picture: Path) -> None:
     """Plot perplexities over training, and what the setting changes.
 
     Args:
-      figures: Rows of `train`.
+      figures: Rows of `plan`, measured.
       picture: The .png file to write.
     """
     setting = figures[0]["setting"]
@@ -152,18 +150,8 @@ def plot(figures: list[dict], picture: Path) -> None:
         of_model.setdefault((figure["value"], figure["plain"]), []).append(figure)
     with plotting.saved_figure(picture, (10, 7), nrows=2, ncols=2) as grid:
         curves, *others = grid.flat
-        styles = itertools.cycle(plotting.STYLES)
-        for (value, is_plain), found in of_model.items():
-            perplexities = [[math.exp(x) for x in figure["losses"]] for figure in found]
-            plotting.plot_mean_and_range(
-                curves,
-                found[0]["steps"],
-                perplexities,
-                next(styles),
-                label(value, is_plain),
-            )
+        plot_perplexities(curves, figures)
         curves.set(xlabel="optimizer step", ylabel="validation perplexity")
-        curves.set_yscale("log")
         curves.legend(title=setting)
         for axes, (name, words) in zip(others, panels.items(), strict=True):
             rows = {
@@ -173,7 +161,6 @@ def plot(figures: list[dict], picture: Path) -> None:
             plot_values(axes, rows)
             axes.set(xlabel=setting, ylabel=words)
             axes.legend()
-        for axes in grid.flat:
             axes.grid(alpha=0.3, axis="y", which="both")
 
 

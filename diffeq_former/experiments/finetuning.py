@@ -9,25 +9,27 @@ has.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
+
+from ml_collections import ConfigDict
 
 from diffeq_former.analysis import plotting
 from diffeq_former.atomic_io import make_directory
+from diffeq_former.config.loading import overridden
 from diffeq_former.errors import UserError
 from diffeq_former.experiments import runs
+from diffeq_former.experiments.curves import plot_perplexities
 from diffeq_former.experiments.measured import validation_losses
-from diffeq_former.training import run_directory
 
 DEPTHS = tuple(map(Fraction, ("1/2", "2/3", "1", "4/3")))
 MODES = ("full", "lora")
 
 
 def run(
-    data: tuple[str, str],
-    output: Path,
-    config_flags: list[str],
-    num_layers: int,
+    config: ConfigDict,
+    data: str,
+    study: runs.Study,
     tuning_configs: Path,
     settings: dict[str, Sequence[str]],
     seeds: Sequence[int],
@@ -35,10 +37,9 @@ def run(
     """Train and tune the runs that are not there, and write what they reached.
 
     Args:
-      data: Two prepared texts, with different folder names.
-      output: The folder of all runs; it gets figures.jsonl and study.png.
-      config_flags: Flags for `diffeq_former.main` of the pre-training.
-      num_layers: Number of solver steps of the pre-training.
+      config: The config of the pre-training.
+      data: A second prepared text, whose folder has another name.
+      study: The study, whose folder gets figures.jsonl and study.png.
       tuning_configs: The folder of full.py and lora.py.
       settings: Further SECTION.FIELD=VALUE for each of `MODES` and for "plain".
       seeds: The seeds of each model.
@@ -47,60 +48,56 @@ def run(
       UserError: If the texts have the same name, or the study is done.
       SystemExit: With the exit code of a run that does not end well.
     """
-    check_names(*data)
-    make_directory(output)
-    picture = plotting.new_plot(str(output / "study.png"))
+    texts = (config.data.path, data)
+    check_names(*texts)
+    plain = [*runs.BASELINE, *settings["plain"]]
+    plain_layers = overridden(config, plain, flag="plain").model.num_layers
+    make_directory(study.folder)
+    picture = plotting.new_plot(str(study.folder / "study.png"))
     models = {
-        "continuous": ([], depths(num_layers)),
-        "plain": ([*runs.BASELINE, *settings["plain"]], [None]),
+        "continuous": ([], depths(config.model.num_layers)),
+        "plain": (plain, [plain_layers]),
     }
-    study = runs.Study(output, num_runs(models, seeds), config_flags)
-    trained = train(study, data, models, tuning_configs, settings, seeds)
-    rows = [row | losses(workdir) for row, workdir in trained]
-    runs.report(output, rows)
+    planned = plan(study, texts, models, tuning_configs, settings, seeds)
+    study.train(planned)
+    rows = [row | losses(run.workdir) for row, run in planned]
+    runs.report(study.folder, rows)
     plot(rows, picture)
 
 
-# The settings of a model, and the numbers of layers to tune it in (None: its own).
-Models = dict[str, tuple[Sequence[str], Sequence[int | None]]]
+# The settings of a model, and the numbers of layers to tune it in.
+Models = dict[str, tuple[Sequence[str], Sequence[int]]]
 
 
-def num_runs(models: Models, seeds: Sequence[int]) -> int:
-    """Return the number of trainings, pre-training included."""
-    tunings = sum(len(depths) for _, depths in models.values()) * len(MODES)
-    return (tunings + len(models)) * 2 * len(seeds)
-
-
-def train(
+def plan(
     study: runs.Study,
     data: tuple[str, str],
     models: Models,
     tuning_configs: Path,
     settings: dict[str, Sequence[str]],
     seeds: Sequence[int],
-) -> runs.Trained:
-    """Train and tune the models; see `run`."""
-    trained = []
+) -> runs.Rows:
+    """Return the runs of the fine-tunings of both texts; see `run`."""
+    planned = []
     for (source, target), seed, (model, (own, num_layers)) in product(
         (data, data[::-1]), seeds, models.items()
     ):
         # The first text is that of the shared flags.
         text = [] if source == data[0] else [f"data.path={source}"]
-        base = study.train_model([*own, *text], seed)
-        own_depth = run_directory.read_config(base).model.num_layers
-        for mode, depth in product(MODES, [n or own_depth for n in num_layers]):
+        base = study.of_model([*own, *text], seed)
+        for mode, depth in product(MODES, num_layers):
             tuning = {
                 "data.path": target,
-                "finetune.base": base,
+                "finetune.base": base.workdir,
                 "finetune.num_steps": depth,
                 "seed": seed,
             }
             given = [*(f"{k}={v}" for k, v in tuning.items()), *settings[mode]]
             flags = [f"--config={tuning_configs}/{mode}.py", *runs.config_flags(given)]
-            tuned = study.train(f"{base.name},{mode},{depth}", *flags)
+            tuned = study.tuned(base, f"{mode},{depth}", flags)
             row = {"direction": direction(source, target), "model": model, "mode": mode}
-            trained.append((row | {"num_layers": depth, "seed": seed}, tuned))
-    return trained
+            planned.append((row | {"num_layers": depth, "seed": seed}, tuned))
+    return planned
 
 
 def check_names(first: str, second: str) -> None:
@@ -138,7 +135,7 @@ def plot(figures: list[dict], picture: Path) -> None:
     """Plot perplexities over the steps of tuning: a panel for each direction and mode.
 
     Args:
-      figures: Rows of `train`.
+      figures: Rows of `plan`, with their `losses`.
       picture: The .png file to write.
     """
     directions = list(dict.fromkeys(figure["direction"] for figure in figures))
@@ -147,21 +144,12 @@ def plot(figures: list[dict], picture: Path) -> None:
         for row, texts in zip(grid, directions, strict=True):
             for axes, mode in zip(row, MODES, strict=True):
                 panel = {"direction": texts, "mode": mode}
-                _plot_panel(axes, [f for f in figures if panel.items() <= f.items()])
-                axes.set(title=f"{texts}, {mode}", yscale="log")
-                axes.set_xlabel("optimizer step of tuning")
-                axes.grid(alpha=0.3, which="both")
+                found = [row for row in figures if panel.items() <= row.items()]
+                plot_perplexities(axes, found, label=_label)
+                axes.set(title=f"{texts}, {mode}", xlabel="optimizer step of tuning")
             row[0].set_ylabel("validation perplexity")
         grid[0, -1].legend()
 
 
-def _plot_panel(axes, figures: list[dict]) -> None:
-    of_model: dict[str, list[dict]] = {}
-    for figure in figures:
-        label = f"{figure['model']}, {figure['num_layers']} layers"
-        of_model.setdefault(label, []).append(figure)
-    for (label, found), style in zip(of_model.items(), cycle(plotting.STYLES)):
-        perplexities = [list(map(math.exp, figure["losses"])) for figure in found]
-        plotting.plot_mean_and_range(
-            axes, found[0]["steps"], perplexities, style, label
-        )
+def _label(row: dict) -> str:
+    return f"{row['model']}, {row['num_layers']} layers"

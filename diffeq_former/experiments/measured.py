@@ -13,6 +13,7 @@ from diffeq_former.hardware import hardware_of
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.closed_form import axis_sizes, needed_memory
 from diffeq_former.training import metrics_file
+from diffeq_former.training.flops import weights_per_token
 from diffeq_former.training.run_directory import read_config
 
 _MEDIANS = ("tokens_per_second", "host_memory_gib", "device_memory_gib")
@@ -23,9 +24,9 @@ def measured(workdir: Path) -> dict:
 
     Returns:
       `steps` and `losses` (nats per token) of its evaluations, `perplexity` (the last),
-      `parameters`, `planned_memory_gib` of a step on one device, and, where the run has
-      recorded them, medians of `tokens_per_second`, `host_memory_gib` and
-      `device_memory_gib`.
+      `parameters`, `weights_per_token`, `planned_memory_gib` of a step on one device,
+      and, where the run has recorded them, medians of `tokens_per_second`,
+      `host_memory_gib` and `device_memory_gib`.
 
     Raises:
       UserError: If the run was never evaluated.
@@ -37,6 +38,7 @@ def measured(workdir: Path) -> dict:
         "losses": list(losses.values()),
         "perplexity": math.exp(list(losses.values())[-1]),
         "parameters": num_parameters(config.model),
+        "weights_per_token": weights_per_token(config.model),
         "planned_memory_gib": _planned_memory(config) / 2**30,
     } | {name: statistics.median(x.values()) for name, x in medians.items() if x}
 

@@ -1,14 +1,13 @@
-"""Helpers for studies that train several runs one after the other."""
+"""The runs of a study, and the flags that they share."""
 
-import json
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from diffeq_former.config import variants
+from diffeq_former.experiments import scheduler
+from diffeq_former.experiments.scheduler import Run
+from diffeq_former.json_io import dumps
 
 # Settings of the plain transformer beside a model, and of one with shared weights.
 BASELINE, SHARED = (
@@ -32,82 +31,73 @@ def config_arguments(argv: list[str]) -> list[str]:
     return found
 
 
-# Rows that identify runs, each with the run's folder. A study measures its runs after
-# all are trained, since reading them takes the devices that the trainings need.
-Trained = list[tuple[dict, Path]]
+# Rows that identify runs, each with its run. A study measures its runs after all are
+# trained, since reading them takes the devices that the trainings need.
+Rows = list[tuple[dict, Run]]
 
 
 class Study:
-    """Trains the runs of a study one after the other, and reports its progress.
+    """The runs of a study: a study first lists them, and then trains the list.
 
     Args:
       folder: Folder of the runs.
-      num_runs: Their number.
       config_flags: Flags for `diffeq_former.main` that the models share.
+      num_parallel: Number of runs to train at the same time.
+
+    Raises:
+      UserError: If there are fewer cores.
     """
 
-    def __init__(self, folder: Path, num_runs: int, config_flags: Sequence[str]):
-        self._folder, self._num_runs, self._shared = folder, num_runs, config_flags
-        self._number, self._seconds = 0, []
+    def __init__(self, folder: Path, config_flags: Sequence[str], num_parallel: int):
+        self.folder, self._shared = folder, tuple(config_flags)
+        self._cores = scheduler.split_cores(num_parallel)
 
-    def train_model(self, settings: Sequence[str], seed: int) -> Path:
-        """Train a model with these settings beside the shared ones; see `train`.
+    def of_model(self, settings: Sequence[str], seed: int) -> Run:
+        """Return the run of a model with these settings beside the shared ones.
 
         Models with the same settings and seed are the same run.
 
         Args:
-          settings: SECTION.FIELD=VALUE; of a path, the last part names the run.
+          settings: SECTION.FIELD=VALUE.
           seed: The run's seed.
         """
         name = list(settings)
         if set(BASELINE) <= set(settings):
             name = ["plain", *(x for x in settings if x not in BASELINE)]
-        name = ",".join(re.sub("=.*/", "=", x) for x in name) or "config"
-        flags = config_flags([*settings, f"seed={seed}"])
-        return self.train(f"{name},seed={seed}", *self._shared, *flags)
+        return self.named(name or ["config"], settings, seed)
 
-    def train(self, name: str, *flags: str) -> Path:
-        """Start or resume a training, and return its folder.
-
-        Its stdout is discarded, as the folder has the same metrics.
+    def named(self, name: Sequence[str], settings: Sequence[str], seed: int) -> Run:
+        """As `of_model`, in a folder of another name.
 
         Args:
-          name: The run's folder in that of the study.
-          *flags: Flags for `diffeq_former.main`.
-
-        Raises:
-          SystemExit: With the exit code of a training that does not end well.
+          name: The parts of the name beside the seed; of SECTION.FIELD=PATH, it has the
+            last part of the path.
+          settings: SECTION.FIELD=VALUE.
+          seed: The run's seed.
         """
-        self._number += 1
-        workdir = self._folder / name
-        print(
-            f"run {self._number} of {self._num_runs}{self._time_left()}: {workdir}:"
-            f" {' '.join(flags)}",
-            file=sys.stderr,
-            flush=True,
-        )
-        command = [sys.executable, "-m", "diffeq_former.main", *flags]
-        start, is_new = time.monotonic(), not workdir.exists()
-        code = subprocess.run(
-            [*command, f"--workdir={workdir}"], stdout=subprocess.DEVNULL
-        ).returncode
-        if code:
-            raise SystemExit(code)
-        if is_new:
-            self._seconds.append(time.monotonic() - start)
-        return workdir
+        parts = [re.sub("=.*/", "=", part) for part in [*name, f"seed={seed}"]]
+        flags = config_flags([*settings, f"seed={seed}"])
+        return Run(self.folder / ",".join(parts), (*self._shared, *flags))
 
-    def _time_left(self) -> str:
-        """Return an estimate by the runs that have been trained since the start."""
-        if not self._seconds:
-            return ""
-        mean = sum(self._seconds) / len(self._seconds)
-        minutes = mean * (self._num_runs - self._number + 1) / 60
-        return f", about {minutes:.0f} min left"
+    def tuned(self, base: Run, name: str, flags: Sequence[str]) -> Run:
+        """Return the run of a fine-tuning.
+
+        Args:
+          base: The run that it needs.
+          name: What follows the name of the base in that of the run.
+          flags: Flags for `diffeq_former.main`.
+        """
+        workdir = self.folder / f"{base.workdir.name},{name}"
+        return Run(workdir, tuple(flags), after=base)
+
+    def train(self, rows: Rows, *, may_diverge: bool = False) -> None:
+        """Train the runs of these rows; see `scheduler.train`."""
+        runs = [run for _, run in rows]
+        scheduler.train(runs, self._cores, may_diverge=may_diverge)
 
 
 def report(output: Path, rows: list[dict]) -> None:
-    """Print what a study has measured, a JSON object for each run, and store it."""
-    text = "".join(json.dumps(row) + "\n" for row in rows)
+    """Print what a study has measured, a JSON object for each row, and store it."""
+    text = "".join(dumps(row) + "\n" for row in rows)
     (output / "figures.jsonl").write_text(text, encoding="utf-8")
     print(text, end="", flush=True)

@@ -1,9 +1,12 @@
+import math
+
 import numpy as np
 import pytest
 
 from diffeq_former.analysis.statistics import (
     correlation_interval,
     interval,
+    paired_difference,
     proportion,
     rank_correlation,
 )
@@ -23,6 +26,31 @@ def test_one_value_has_no_interval():
     one = {"mean": 3.0, "low": None, "high": None, "count": 1}
     assert interval([3.0]) == interval([3.0, np.nan]) == one
     assert interval([])["mean"] is None
+
+
+def test_paired_differences_by_closed_forms_of_students_t():
+    """With 2 degrees of freedom P(T < t) = 1/2 + t / (2 sqrt(2 + t^2)); 1: atan."""
+    found = paired_difference([4.0, 5.0, 6.5], [4.1, 5.3, 6.7])
+    # Differences of -0.1, -0.3, -0.2: a mean of -0.2, a standard error of 0.1 / sqrt 3.
+    t = 0.2 * math.sqrt(3) / 0.1
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert found == {
+        "mean": pytest.approx(-0.2),
+        "low": pytest.approx(-0.2 - half),
+        "high": pytest.approx(-0.2 + half),
+        "p_value": pytest.approx(1 - t / math.sqrt(2 + t**2)),
+        "count": 3,
+    }
+    two = paired_difference([1.0, 3.0], [0.0, 0.0])  # a mean of 2, an error of 1
+    assert two["high"] == pytest.approx(2 + 12.7062, rel=1e-5)
+    assert two["p_value"] == pytest.approx(1 - 2 * math.atan(2) / math.pi)
+
+
+def test_paired_differences_without_spread():
+    assert paired_difference([2.0, 3.0], [1.0, 2.0])["p_value"] == 0
+    assert paired_difference([2.0, 3.0], [2.0, 3.0])["p_value"] == 1
+    one = {"mean": 1.0, "low": None, "high": None, "p_value": None, "count": 1}
+    assert paired_difference([3.0], [2.0]) == one
 
 
 @pytest.mark.parametrize("successes, count", [(0, 36), (7, 20), (5, 5)])

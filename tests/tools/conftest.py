@@ -17,7 +17,7 @@ from prepared import prepare_words
 from runs import Command, tiny_config
 
 from diffeq_former.data.dataset import Dataset
-from diffeq_former.experiments import runs
+from diffeq_former.experiments import scheduler
 from diffeq_former.training import run_directory
 
 
@@ -78,7 +78,7 @@ def trainings_in_this_process(monkeypatch):
     state = vars(flags.FLAGS)
     before = _copied(state)
 
-    def run(command, stdout):
+    def start(command, stdout, stderr):
         [python, dash_m, module, *arguments] = command
         assert (python, dash_m, stdout) == (sys.executable, "-m", subprocess.DEVNULL)
         outer = dict(state)
@@ -88,14 +88,24 @@ def trainings_in_this_process(monkeypatch):
                 result = command_lines.run(module, *arguments)
         finally:
             state.update(outer)
-        sys.stderr.write(result.stderr)
-        return result
+        if stderr is None:
+            sys.stderr.write(result.stderr)
+        else:
+            stderr.write(result.stderr.encode())
+        return _Ended(result.returncode)
 
-    monkeypatch.setattr(runs, "subprocess", _Subprocess(run, subprocess.DEVNULL))
+    monkeypatch.setattr(scheduler, "subprocess", _Subprocess(start, subprocess.DEVNULL))
+
+
+class _Ended(NamedTuple):
+    returncode: int
+
+    def poll(self):
+        return self.returncode
 
 
 class _Subprocess(NamedTuple):
-    run: Callable
+    Popen: Callable
     DEVNULL: int
 
 

@@ -40,7 +40,7 @@ def run(
     config: Config,
     data: str,
     output: Path,
-    config_flags: list[str],
+    study: runs.Study,
     tuning_configs: Path,
     tuning: dict[str, Sequence[str]],
     seeds: Sequence[int],
@@ -50,8 +50,8 @@ def run(
     Args:
       config: The DiffEqFormer; its baselines and variants follow from it.
       data: A second prepared text, to tune on.
-      output: The folder of the runs and of the page.
-      config_flags: Flags for `diffeq_former.main` that select the config.
+      output: The folder of the page.
+      study: The study; its folder is `RUNS` in that of the page.
       tuning_configs: The folder of full.py and lora.py.
       tuning: Further SECTION.FIELD=VALUE for each of `finetuning.MODES`.
       seeds: The seeds of each model; the first is analysed.
@@ -64,14 +64,13 @@ def run(
     check_new(output / PAGE)
     plotting.require_matplotlib()
     wanted = sections(config, data, tuning_configs, tuning, seeds)
-    num_runs = sum(section.num_runs for section in wanted)
-    study = runs.Study(output / RUNS, num_runs, config_flags)
-    trained = [section.train(study) for section in wanted]
-    workdirs = {row["model"]: path for row, path in reversed(trained[0])}
+    planned = [section.plan(study) for section in wanted]
+    study.train([row for of_section in planned for row in of_section])
+    workdirs = {row["model"]: run.workdir for row, run in reversed(planned[0])}
     with atomic_directory(output / PAGE) as folder:
         rows, verdicts, parts = [], [], []
-        for section, of_section in zip(wanted, trained, strict=True):
-            found = [row | section.measure(path) for row, path in of_section]
+        for section, of_section in zip(wanted, planned, strict=True):
+            found = [row | section.measure(run.workdir) for row, run in of_section]
             results = [verdict(claim, found) for claim in section.claims]
             rows += [{"section": section.name} | row for row in found]
             verdicts += [{"section": section.title} | result for result in results]

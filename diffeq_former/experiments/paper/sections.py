@@ -5,13 +5,14 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 
 from diffeq_former.analysis import plotting
 from diffeq_former.config import Config
 from diffeq_former.experiments import ablation, finetuning, runs
 from diffeq_former.experiments.claims import Claim
+from diffeq_former.experiments.curves import plot_perplexities
 from diffeq_former.experiments.measured import measured, records
 
 OURS, PLAIN, SHARED = "DiffEqFormer", "plain", "shared weights"
@@ -23,8 +24,7 @@ class Section:
 
     title: str
     name: str  # of its picture
-    num_runs: int
-    train: Callable[[runs.Study], runs.Trained]
+    plan: Callable[[runs.Study], runs.Rows]
     measure: Callable[[Path], dict]  # of a run's folder
     plot: Callable[[list[dict], Path], None]
     columns: tuple[str, ...]  # of its table
@@ -113,17 +113,16 @@ def _comparison(
     claims: tuple[Claim, ...],
     seeds: Sequence[int],
 ) -> Section:
-    def train(study: runs.Study) -> runs.Trained:
+    def plan(study: runs.Study) -> runs.Rows:
         return [
-            ({"model": model, "seed": seed}, study.train_model(settings, seed))
+            ({"model": model, "seed": seed}, study.of_model(settings, seed))
             for (model, settings), seed in product(models.items(), seeds)
         ]
 
     return Section(
         title,
         name,
-        len(models) * len(seeds),
-        train,
+        plan,
         _measured_with_training,
         _plot_curves,
         ("model", "seed", "perplexity", "training_perplexity", "parameters"),
@@ -150,18 +149,10 @@ def _measured_with_training(workdir: Path) -> dict:
 
 def _plot_curves(rows: list[dict], picture: Path) -> None:
     panels = {"training_losses": "training", "losses": "validation"}
-    models = dict.fromkeys(row["model"] for row in rows)
     with plotting.saved_figure(picture, (10, 4), ncols=2, sharey=True) as grid:
         for axes, (key, split) in zip(grid, panels.items(), strict=True):
-            for model, style in zip(models, cycle(plotting.STYLES)):
-                found = [row for row in rows if row["model"] == model]
-                values = [[math.exp(x) for x in row[key]] for row in found]
-                plotting.plot_mean_and_range(
-                    axes, found[0]["steps"], values, style, model
-                )
-            axes.set(xlabel="optimizer step", ylabel=f"{split} perplexity")
-            axes.set_yscale("log")
-            axes.grid(alpha=0.3, which="both")
+            plot_perplexities(axes, rows, key)
+            axes.set_ylabel(f"{split} perplexity")
         grid[0].legend()
 
 
@@ -176,8 +167,8 @@ def _ablation(
 ) -> Section:
     setting, values = vary
     wanted = ablation.variants(setting, values, plain)
-    train = functools.partial(
-        ablation.train,
+    plan = functools.partial(
+        ablation.plan,
         config=config,
         setting=setting,
         wanted=wanted,
@@ -187,8 +178,7 @@ def _ablation(
     return Section(
         title,
         name,
-        len(wanted) * len(seeds),
-        train,
+        plan,
         measured,
         ablation.plot,
         (
@@ -214,8 +204,8 @@ def _finetuning(
         PLAIN: (runs.BASELINE, [num_layers]),
     }
 
-    def train(study: runs.Study) -> runs.Trained:
-        return finetuning.train(study, texts, models, tuning_configs, tuning, seeds)
+    def plan(study: runs.Study) -> runs.Rows:
+        return finetuning.plan(study, texts, models, tuning_configs, tuning, seeds)
 
     def claim(direction: str, mode: str) -> Claim:
         panel = {"direction": direction, "mode": mode}
@@ -231,8 +221,7 @@ def _finetuning(
     return Section(
         "Figure 5: fine-tuning in other numbers of layers",
         "finetuning",
-        finetuning.num_runs(models, seeds),
-        train,
+        plan,
         finetuning.losses,
         finetuning.plot,
         (

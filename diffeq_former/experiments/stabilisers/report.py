@@ -14,6 +14,7 @@ from diffeq_former.experiments.stabilisers.grid import (
     UNIT,
 )
 from diffeq_former.experiments.stabilisers.verdict import spread
+from diffeq_former.experiments.tables import markdown
 from diffeq_former.json_io import plain
 
 _GROUP = ("model", "residual", "norm", "step", "depth")
@@ -50,7 +51,7 @@ def write(folder: Path, kind: str, runs: list[dict], rows: list[dict]) -> None:
     rules = [verdict.DRIFT_RULE, verdict.EXPLOSION_RULE, verdict.SCALING_RULE]
     numbers = {"verdicts": rows, "rules": rules, "table": table, "runs": runs}
     write_json(folder / f"{kind}.json", numbers)
-    parts = [_markdown(rows), "\n\n".join(rules), _markdown(table), _LEGEND]
+    parts = [markdown(rows), "\n\n".join(rules), markdown(table), _LEGEND]
     (folder / "table.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     _plot_losses(folder / "losses.png", runs)
     _plot_drift(folder / "drift.png", runs)
@@ -111,19 +112,6 @@ def _formatted(s: dict) -> str:
     if s["median"] is None:
         return "-"
     return f"{s['median']:.3g} [{s['low']:.3g}, {s['high']:.3g}]"
-
-
-def _markdown(rows: list[dict]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [names, ["---"] * len(names)]
-    lines += [[_cell(row.get(name)) for name in names] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _ratio(look: dict) -> float | None:

@@ -1,0 +1,28 @@
+"""A hypernetwork, a plain transformer and shared weights at equal compute.
+
+    python tools/experiment.py comparison --config=configs/small.py \
+        --config.data.path=data/books --study=configs/studies/equal_compute.py \
+        --held_out=data/held-out --num_seeds=3 --num_parallel=2 \
+        --output=runs/equal_compute
+
+The models apply the same number of weights to each token, and each has the solver that
+suits it. The learning rate of a hypernetwork's banks is a multiple of the searched one:
+optimizer.bank_multiplier of --config.
+"""
+
+LEARNING_RATES = {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}
+
+
+def get_study():
+    models = {
+        "hypernetwork": ["model.weights=hypernetwork", "model.solver=euler"],
+        "layer_table": ["model.weights=layer_table", "model.solver=lie_trotter"],
+        "shared": ["model.weights=shared", "model.solver=lie_trotter"],
+    }
+    return {
+        "baseline": "layer_table",
+        "models": models,
+        "search": {name: LEARNING_RATES for name in models},
+        "search_settings": ["training.num_steps=700"],
+        "final_settings": ["training.num_steps=2000"],
+    }

@@ -1,0 +1,164 @@
+"""A study file: the models to compare, and what is searched for each.
+
+Its get_study() returns a dict:
+
+    baseline: the name of the model that the others are compared with.
+    models: for each name, the SECTION.FIELD=VALUE that the model has beside --config.
+    search: for each name, the values to try of each SECTION.FIELD; all combinations are
+      tried, as many for each model.
+    search_settings: SECTION.FIELD=VALUE of all trials, such as their number of steps.
+    final_settings: the same of the runs that are compared.
+"""
+
+import dataclasses
+import itertools
+import re
+import runpy
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+from diffeq_former.config.dataclass_config import build
+from diffeq_former.config.loading import overridden
+from diffeq_former.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What a study file returns."""
+
+    baseline: str
+    models: dict
+    search: dict
+    search_settings: tuple[str, ...]
+    final_settings: tuple[str, ...]
+
+    def trials(self, model: str) -> list[tuple[str, ...]]:
+        """Return all combinations of a model's searched values."""
+        searched = self.search[model]
+        return [
+            tuple(f"{name}={x}" for name, x in zip(searched, values, strict=True))
+            for values in itertools.product(*searched.values())
+        ]
+
+    def trial_settings(self, model: str, trial: tuple[str, ...]) -> list[str]:
+        """Return the settings of a run that tries out a combination of values."""
+        return [*self.models[model], *self.search_settings, *trial]
+
+    def final_run_settings(self, model: str, trial: tuple[str, ...]) -> list[str]:
+        """Return the settings of a run that is compared."""
+        return [*self.models[model], *self.final_settings, *trial]
+
+    def ends_of_ranges(self, model: str, trial: tuple[str, ...]) -> list[str]:
+        """Describe the numbers of a trial that are at an end of the searched range."""
+        found = []
+        for setting, (name, values) in zip(
+            trial, self.search[model].items(), strict=True
+        ):
+            if not is_numeric(values) or len(values) == 1:
+                continue
+            ends = min(values), max(values)
+            if setting in [f"{name}={x}" for x in ends]:
+                found.append(
+                    f"{setting} is at an end of the searched range ({ends[0]} to"
+                    f" {ends[1]}): search further values"
+                )
+        return found
+
+
+def is_numeric(values: list) -> bool:
+    """Return whether all values are numbers."""
+    return all(type(x) in (int, float) for x in values)
+
+
+def load(path: str, config: ConfigDict) -> Comparison:
+    """Load a study file, and check the settings of all of its runs.
+
+    Raises:
+      UserError: If it is not a study, or the config does not allow a setting.
+    """
+    try:
+        values = runpy.run_path(path)["get_study"]()
+    except OSError:
+        raise  # it names the file
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyError) and error.args == ("get_study",):
+            reason = "the file defines no get_study()"
+        raise UserError(f"--study={path}: {reason}") from error
+    try:
+        return _checked(values, config)
+    except UserError as error:
+        raise UserError(f"--study={path}: {error}") from error
+
+
+def _checked(values: object, config: ConfigDict) -> Comparison:
+    if isinstance(values, ConfigDict):
+        values = values.to_dict()
+    if not isinstance(values, dict):
+        kind = type(values).__name__
+        raise UserError(f"get_study() returned {kind}; return a dict of the study")
+    for field in dataclasses.fields(Comparison):
+        if field.name not in values:
+            raise UserError(f"get_study() returned no {field.name!r}; add it")
+    comparison = build(Comparison, values, "study")
+    _check_names(comparison)
+    _check_search(comparison)
+    for model, settings in _all_settings(comparison):
+        try:
+            overridden(config, settings, flag="study")
+        except UserError as error:
+            raise UserError(f"model {model!r}: {error}") from error
+    return comparison
+
+
+def _check_names(c: Comparison) -> None:
+    for name, settings in c.models.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[\w .+-]+", name):
+            raise UserError(
+                f"models: {name!r} names a folder; use letters, digits, spaces and"
+                " any of _.+- only"
+            )
+        texts = isinstance(settings, list | tuple)
+        if not texts or not all(isinstance(x, str) for x in settings):
+            raise UserError(
+                f"models: expected a list of SECTION.FIELD=VALUE for {name!r}, got"
+                f" {settings!r}"
+            )
+    if c.baseline not in c.models:
+        known = ", ".join(map(str, c.models))
+        raise UserError(f"baseline: no model {c.baseline!r}; expected one of {known}")
+    if len(c.models) < 2:
+        raise UserError("models: expected two or more to compare")
+
+
+def _check_search(c: Comparison) -> None:
+    for name in c.models.keys() ^ c.search.keys():
+        where = "search: no settings of" if name in c.models else "search: no model"
+        raise UserError(f"{where} {name!r}; search and models need the same names")
+    for model, searched in c.search.items():
+        if not isinstance(searched, dict):
+            raise UserError(
+                f"search: expected SECTION.FIELD and values for {model!r}, got"
+                f" {searched!r}"
+            )
+        for name, values in searched.items():
+            if not isinstance(values, list | tuple) or not values:
+                raise UserError(
+                    f"search: expected a list of values of {name} for {model!r}, got"
+                    f" {values!r}"
+                )
+    numbers = {model: len(c.trials(model)) for model in c.models}
+    if len(set(numbers.values())) > 1:
+        found = ", ".join(f"{number} of {model}" for model, number in numbers.items())
+        raise UserError(
+            f"search: it has different numbers of trials ({found}); give each model as"
+            " many"
+        )
+
+
+def _all_settings(c: Comparison) -> Iterator[tuple[str, list[str]]]:
+    for model in c.models:
+        for trial in c.trials(model):
+            yield model, c.trial_settings(model, trial)
+            yield model, c.final_run_settings(model, trial)
