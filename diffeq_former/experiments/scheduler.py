@@ -141,7 +141,10 @@ class _Scheduler:
                 child.process.wait()
         if code not in (OK, STOPPED):
             self._report_failure(failed, code)
-        return STOPPED if code == OK and self._stop() else code
+        elif self._stop():
+            print("stopped: the same command continues", file=sys.stderr, flush=True)
+            code = STOPPED
+        return code
 
     def _start_due(self) -> None:
         """Start waiting runs while there are free cores."""
@@ -194,7 +197,8 @@ class _Scheduler:
             if self._work[run]:
                 self._seconds += child.seconds
                 self._trained += self._work[run]
-        if child in self._asked_to_stop and -code in SIGNALS:
+        to_stop = self._stop() or child in self._asked_to_stop
+        if to_stop and -code in SIGNALS:
             return STOPPED  # the signal came before the process could handle it
         return code if code >= 0 else 128 - code
 
