@@ -18,6 +18,7 @@ def make_state(step: int, width: int = 3, extra: dict | None = None) -> TrainSta
     return TrainState(
         step=jnp.int32(step),
         params=params,
+        unaveraged={},
         opt_state=(moments, {"count": jnp.int32(step)}, ()),
         bad_steps=jnp.int32(1),
         skipped_steps=jnp.int32(2),

@@ -1,4 +1,7 @@
-"""All settings with their defaults and ranges, as frozen dataclasses."""
+"""Settings with their defaults and ranges, as frozen dataclasses.
+
+Those of data, mesh, profile and base run are in run_schema.py.
+"""
 
 import dataclasses
 from typing import Literal
@@ -184,6 +187,9 @@ class OptimizerConfig:
     eps: Positive = 1e-8  # added to the square root of the second moment
     mu_dtype: Literal["float32", "bfloat16"] = "float32"  # first moment
     nu_dtype: Literal["float32", "bfloat16"] = "float32"  # second moment
+    # Decay rate of the running mean of the parameters, which is evaluated, saved and
+    # exported in their place; 0: none.
+    ema_decay: Rate = 0.0
     # layer_table: how much of the update by the mean of the gradients of all layers is
     # added to the update of each, see training/layer_coupling.py; 0: nothing.
     layer_coupling: NonNegative = 0.0

@@ -138,7 +138,7 @@ def state_bytes(config: Config, sizes: Sizes) -> tuple[int, int]:
 @functools.cache
 def _state_bytes(config: Config, sizes: tuple) -> tuple[int, int]:
     state = _abstract_state(config)
-    parts = (state.params, state.opt_state)
+    parts = (state.params, (state.unaveraged, state.opt_state))
     return tuple(shapes.shard_bytes(part, dict(sizes)) for part in parts)
 
 

@@ -26,7 +26,8 @@ class TrainState:
     """All arrays of a run; batches and random keys follow from step and rollbacks."""
 
     step: jax.Array  # batches consumed
-    params: dict
+    params: dict  # evaluated and exported: with ema_decay, the running mean
+    unaveraged: dict  # with ema_decay, the parameters that steps update; else empty
     opt_state: OptState
     bad_steps: jax.Array  # current number of consecutive bad steps, see divergence.py
     skipped_steps: jax.Array  # total number of steps skipped as not finite
@@ -105,7 +106,11 @@ def shardings(config: Config, mesh: Mesh) -> TrainState:
 
     opt_state = jax.tree_util.tree_map_with_path(find_sharding, shapes.opt_state)
     counters = {f.name: on_all for f in dataclasses.fields(TrainState)}
-    return TrainState(**counters | {"params": params, "opt_state": opt_state})
+    unaveraged = params if shapes.unaveraged else {}
+    return TrainState(
+        **counters
+        | {"params": params, "unaveraged": unaveraged, "opt_state": opt_state}
+    )
 
 
 def _names(path) -> tuple[str, ...]:
@@ -137,6 +142,7 @@ def _first(config: Config, params: dict) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
+        unaveraged=jax.tree.map(jnp.copy, params) if config.optimizer.ema_decay else {},
         opt_state=make_update(config).init(partition(config, params)),
         bad_steps=jnp.zeros((), jnp.int32),
         skipped_steps=jnp.zeros((), jnp.int32),

@@ -99,7 +99,8 @@ def step_function(
         batches_MBL = _micro_batches(
             batch_BL | {"sequences": sequences_B}, num_micro_batches
         )
-        grid, params = _choose_grid(config, key), partition(config, state.params)
+        grid = _choose_grid(config, key)
+        params = partition(config, state.unaveraged or state.params)
         losses, gradients = loss_and_gradients(
             config, params, batches_MBL, key, grid, hardware
         )
@@ -116,7 +117,7 @@ def step_function(
             )
         new = state.replace(
             step=state.step + 1,
-            params=updated.params.merge(),
+            **_with_mean(config, state, updated.params.merge(), finite),
             opt_state=updated.opt_state,
             skipped_steps=state.skipped_steps + ~finite,
         )
@@ -137,6 +138,21 @@ def step_function(
         return new, {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
     return train_step
+
+
+def _with_mean(config: Config, state: TrainState, params: dict, finite) -> dict:
+    """Return the fields of the updated parameters and, with `ema_decay`, of their mean.
+
+    The decay after n updates is at most (n + 1) / (n + 10), so that the mean of a short
+    run does not consist of its first parameters.
+    """
+    if not config.optimizer.ema_decay:
+        return {"params": params}
+    n = state.step - state.skipped_steps
+    decay = jnp.minimum(config.optimizer.ema_decay, (n + 1) / (n + 10))
+    weight = jnp.where(finite, 1 - decay, 0.0)
+    mean = jax.tree.map(lambda m, x: m + weight * (x - m), state.params, params)
+    return {"params": mean, "unaveraged": params}
 
 
 def is_logged(c: TrainingConfig, step: int | jax.Array) -> bool | jax.Array:

@@ -1,11 +1,14 @@
 """What tests of training share: a dataset, a config and a whole run of it."""
 
+import dataclasses
+
 import pytest
 from cases import mesh_of
 from loops import train
 from prepared import prepare_words
 from runs import tiny_config
 
+from diffeq_former.config import OptimizerConfig
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training import run_directory
 from diffeq_former.training.evaluation_hooks import EvaluationHooks
@@ -19,7 +22,10 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def whole_config(dataset):
+    """With all that a state can have."""
     config = tiny_config(dataset, checkpoint_every=4, sample_every=8)
+    optimizer = OptimizerConfig(name="weight_space_muon", ema_decay=0.9)
+    config = dataclasses.replace(config, optimizer=optimizer)
     return run_directory.fit(config, dataset)
 
 

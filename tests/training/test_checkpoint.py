@@ -174,7 +174,7 @@ from diffeq_former.training.state import TrainState
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000000, 3000000))
 state = TrainState(jnp.int32(1), {"a": jax.random.normal(jax.random.key(0), (600000,))},
-                   (), *[jnp.int32(0)] * 4)
+                   {}, (), *[jnp.int32(0)] * 4)
 checkpoints = Checkpoints(Path(sys.argv[1]), 1, 0)
 checkpoints.save(1, state)
 checkpoints.wait()

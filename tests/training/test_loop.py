@@ -125,7 +125,10 @@ def test_a_last_state_that_is_not_finite(config, dataset, hooks, tmp_path):
         f" that of step {saved}; lower config.optimizer.learning_rate (1e+30) in"
         " another --workdir, or with --allow_config_change"
     )
-    assert lines(workdir)[-1]["validation/loss"] is None
+    *_, validation, diverged = lines(workdir)
+    assert validation["validation/loss"] is None
+    why = "the validation loss after step 3 is not finite"
+    assert diverged == {"step": 3, "diverged": why}
 
 
 @pytest.fixture(scope="module")
