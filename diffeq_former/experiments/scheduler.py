@@ -246,13 +246,13 @@ def _untrained(run: Run) -> float:
 
 
 def _with_needed(runs: Sequence[Run]) -> list[Run]:
-    """Return the distinct runs, each preceded by the one that it needs."""
+    """Return the distinct runs, with those that they need."""
     found: dict[Run, None] = {}
     for run in runs:
-        needed = [run]
-        while needed[-1].after is not None:
-            needed.append(needed[-1].after)
-        found |= dict.fromkeys(reversed(needed))
+        needed: Run | None = run
+        while needed is not None:
+            found[needed] = None
+            needed = needed.after
     return list(found)
 
 

@@ -67,7 +67,7 @@ MISTAKES = [
     ),
     (
         changed(search=SEARCH | {"table": {RATE: [0.1]}}),
-        "search: it has different numbers of trials (2 of hyper, 1 of table); give",
+        "search: the numbers of trials differ (2 of hyper, 1 of table); give each",
     ),
 ]
 

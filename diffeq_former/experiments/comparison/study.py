@@ -5,7 +5,7 @@ Its get_study() returns a dict:
     baseline: the name of the model that the others are compared with.
     models: for each name, the SECTION.FIELD=VALUE that the model has beside --config.
     search: for each name, the values to try of each SECTION.FIELD; all combinations are
-      tried, as many for each model.
+      tried, and their number is the same for each model.
     search_settings: SECTION.FIELD=VALUE of all trials, such as their number of steps.
     final_settings: the same of the runs that are compared.
 """
@@ -152,8 +152,8 @@ def _check_search(c: Comparison) -> None:
     if len(set(numbers.values())) > 1:
         found = ", ".join(f"{number} of {model}" for model, number in numbers.items())
         raise UserError(
-            f"search: it has different numbers of trials ({found}); give each model as"
-            " many"
+            f"search: the numbers of trials differ ({found}); give each model the same"
+            " number"
         )
 
 
