@@ -222,6 +222,10 @@ def test_wrong_input(refused, flags, message):
             ["--config.training.batch_size=3", "--config.model.chain_norms=True"],
             "config.model.chain_norms: expected False, as in transformers, got True",
         ),
+        (
+            ["--config.training.batch_size=3", "--config.model.logit_softcap=30"],
+            "config.model.logit_softcap: expected 0.0, as in transformers, got 30.0",
+        ),
     ],
 )
 def test_what_torch_cannot_train(torch, refused, flags, message):
