@@ -150,8 +150,11 @@ def _with_mean(config: Config, state: TrainState, params: dict, finite) -> dict:
         return {"params": params}
     n = state.step - state.skipped_steps
     decay = jnp.minimum(config.optimizer.ema_decay, (n + 1) / (n + 10))
-    weight = jnp.where(finite, 1 - decay, 0.0)
-    mean = jax.tree.map(lambda m, x: m + weight * (x - m), state.params, params)
+
+    def next_mean(mean, x):
+        return jnp.where(finite, mean + (1 - decay) * (x - mean), mean)
+
+    mean = jax.tree.map(next_mean, state.params, params)
     return {"params": mean, "unaveraged": params}
 
 

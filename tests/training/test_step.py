@@ -54,8 +54,7 @@ def new_state(params=None, step: int = 0, config: Config = CONFIG) -> TrainState
     opt_state = make_update(config).init(partition(config, params))
     names = ("bad_steps", "skipped_steps", "rollbacks")
     rest = {name: jnp.int32(0) for name in names} | {"loss_ema": jnp.float32(0)}
-    unaveraged = jax.tree.map(jnp.copy, params) if config.optimizer.ema_decay else {}
-    return TrainState(jnp.int32(step), params, unaveraged, opt_state, **rest)
+    return TrainState(jnp.int32(step), params, {}, opt_state, **rest)
 
 
 def copy(tree):
@@ -197,35 +196,6 @@ def test_what_is_not_finite_changes_nothing_but_counters(
     # The skipped steps did not move the schedule.
     assert metrics["learning_rate"] == pytest.approx(1e-2)
     assert int(state.opt_state.rest[0].count) == 1
-
-
-def test_the_mean_of_the_parameters(train_step, batch):
-    """Of all updates so far; a skipped step does not move it."""
-    optimizer = dataclasses.replace(CONFIG.optimizer, ema_decay=0.15)
-    config = dataclasses.replace(CONFIG, optimizer=optimizer)
-    with_mean, state = new_state(config=config), new_state()
-    averaged_step, mean = make_train_step(config, mesh_of()), copy(state.params)
-    for decay in (0.1, 0.15, 0.15):  # at first, it is (n + 1) / (n + 10)
-        with_mean, _ = averaged_step(with_mean, batch)
-        state, _ = train_step(state, batch)
-        assert_close(with_mean.unaveraged, state.params)
-        mean = jax.tree.map(
-            lambda m, x, d=decay: d * m + (1 - d) * np.asarray(x), mean, state.params
-        )
-        assert_close(with_mean.params, mean)
-    before = copy(with_mean.params)
-    broken = with_mean.replace(unaveraged=broken_loss())
-    after, metrics = averaged_step(broken, batch)
-    assert metrics["skipped_steps"] == 1
-    assert same_bits(copy(after.params), before)
-
-
-def assert_close(found, expected):
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7),
-        found,
-        expected,
-    )
 
 
 def test_spikes_are_counted(train_step, batch):
