@@ -6,21 +6,32 @@
         --output=runs/equal_compute
 
 The models apply the same number of weights to each token, and each has the solver that
-suits it. The learning rate of a hypernetwork's banks is a multiple of the searched one:
+suits it. Each is trained by AdamW and by Muon, the hypernetwork also by Muon in weight
+space, and the plain transformer also with the preconditioner that a hypernetwork
+implies. The learning rate of a hypernetwork's banks is a multiple of the searched one:
 optimizer.bank_multiplier of --config.
 """
 
 LEARNING_RATES = {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}
+MODELS = {
+    "hypernetwork": ["model.weights=hypernetwork", "model.solver=euler"],
+    "layer_table": ["model.weights=layer_table", "model.solver=lie_trotter"],
+    "shared": ["model.weights=shared", "model.solver=lie_trotter"],
+}
+COUPLED = ["optimizer.layer_coupling=1.0"]
+WEIGHT_SPACE = ["optimizer.name=weight_space_muon"]
 
 
 def get_study():
-    models = {
-        "hypernetwork": ["model.weights=hypernetwork", "model.solver=euler"],
-        "layer_table": ["model.weights=layer_table", "model.solver=lie_trotter"],
-        "shared": ["model.weights=shared", "model.solver=lie_trotter"],
-    }
+    models = {}
+    for optimizer in ("adamw", "muon"):
+        chosen = [f"optimizer.name={optimizer}"]
+        models |= {f"{name} {optimizer}": x + chosen for name, x in MODELS.items()}
+        coupled = MODELS["layer_table"] + chosen + COUPLED
+        models[f"layer_table coupled {optimizer}"] = coupled
+    models["hypernetwork weight_space_muon"] = MODELS["hypernetwork"] + WEIGHT_SPACE
     return {
-        "baseline": "layer_table",
+        "baseline": "layer_table muon",
         "models": models,
         "search": {name: LEARNING_RATES for name in models},
         "search_settings": ["training.num_steps=700"],

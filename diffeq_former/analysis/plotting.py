@@ -79,7 +79,7 @@ def plot_over_depth(axes, times_T, mean_T, summary: dict) -> None:
 def plot_mean_and_range(axes, x_N, values_SN, style: str, label: str) -> None:
     """Plot the mean over seeds S with the band from the lowest to the highest."""
     columns = list(zip(*values_SN, strict=True))
-    axes.plot(x_N, [sum(c) / len(c) for c in columns], style, label=label)
+    [line] = axes.plot(x_N, [sum(c) / len(c) for c in columns], style, label=label)
     if len(values_SN) > 1:
         low, high = map(min, columns), map(max, columns)
-        axes.fill_between(x_N, list(low), list(high), alpha=0.2, color="0.5")
+        axes.fill_between(x_N, list(low), list(high), alpha=0.2, color=line.get_color())

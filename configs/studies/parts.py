@@ -1,0 +1,33 @@
+"""Which part of a hypernetwork matters: it is trained without each of its parts.
+
+    python tools/experiment.py comparison --config=configs/small.py \
+        --config.data.path=data/books --study=configs/studies/parts.py \
+        --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/parts
+
+With fewer matrices F_e than layers, W(t) at the layers is not free; with as many or
+more, a hypernetwork is a reparametrisation of a plain transformer's weights.
+"""
+
+LEARNING_RATES = {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}
+WIDTHS = (2, 4, 8, 16, 48, 96)
+
+
+def get_study():
+    models = {f"E {E}": [f"model.time_embed_dim={E}"] for E in WIDTHS}
+    models |= {
+        "no base": ["model.base=False"],
+        "frozen bank": ["optimizer.bank_multiplier=0.0"],
+        "table of coefficients": ["model.time_mlp=table", "model.time_segments=8"],
+        "plain": ["model.weights=layer_table", "model.solver=lie_trotter"],
+        "plain coupled": [
+            *("model.weights=layer_table", "model.solver=lie_trotter"),
+            "optimizer.layer_coupling=1.0",
+        ],
+    }
+    return {
+        "baseline": "E 48",
+        "models": models,
+        "search": {name: LEARNING_RATES for name in models},
+        "search_settings": ["training.num_steps=700"],
+        "final_settings": ["training.num_steps=2000"],
+    }
