@@ -37,6 +37,7 @@ class Memory:
     saved_states: float  # what the remat policy saves for all solver steps
     one_step: float  # recomputed activations of one solver step
     loss_chunk: float  # logits and their gradient
+    orthogonalisation: float  # copies of the largest kernels, by Muon
     update_copies: float  # a bank and its moments, except on CPUs: new beside old
     batch: float
 
@@ -56,7 +57,8 @@ class Memory:
 
         The gradients of the table are then reduced: as large as the table.
         """
-        return self.gradients + 2 * self.table + self.update_copies
+        copies = self.orthogonalisation + self.update_copies
+        return self.gradients + 2 * self.table + copies
 
     @property
     def total(self) -> float:
@@ -73,7 +75,7 @@ class Memory:
             names.append(max("one_step", "loss_chunk", key=lambda n: getattr(self, n)))
             rest = {}
         else:
-            names += ["gradients", "update_copies"]
+            names += ["gradients", "orthogonalisation", "update_copies"]
             rest = {"table_gradients": self.table}
         parts = {name: getattr(self, name) for name in names} | rest
         return dict(sorted(parts.items(), key=lambda part: -part[1]))
@@ -126,6 +128,7 @@ def memory(
         one_step=one_step * (config.model.remat != "none")
         + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
+        orthogonalisation=_orthogonalisation(config, sizes),
         update_copies=_largest_bank(config, sizes) * (1 + optimizer / parameters)
         if hardware.platform != "cpu"
         else 0.0,
@@ -224,6 +227,21 @@ def _factored(config: Config, sizes: Sizes) -> float:
         return 0.0
     banks = sum(array.num_bytes(sizes) for array in shapes.banks(config.model))
     return banks - _largest_bank(config, sizes)
+
+
+# Arrays in a Newton-Schulz iteration: matrices, normalised, transposed, and products.
+_COPIES_OF_MUON = 5
+
+
+def _orthogonalisation(config: Config, sizes: Sizes) -> float:
+    """Return the bytes of the matrices that Muon orthogonalises at a time, copied."""
+    name, c = config.optimizer.name, config.model
+    if name == "adamw":
+        return 0.0
+    if name == "muon" and c.weights == "hypernetwork":
+        return _COPIES_OF_MUON * _largest_bank(config, sizes)
+    copies = (4 / array.itemsize * array.num_bytes(sizes) for array in shapes.table(c))
+    return _COPIES_OF_MUON * max(copies)
 
 
 def _largest_bank(config: Config, sizes: Sizes) -> float:

@@ -19,7 +19,7 @@ from cases import (
 )
 from plans import DEVICE, ROWS, plan_of
 
-from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.config import Config, OptimizerConfig, TrainingConfig
 from diffeq_former.distributed.sharding_rules import MESH_AXES
 from diffeq_former.errors import UserError
 from diffeq_former.models.transformer import Transformer
@@ -74,6 +74,31 @@ def test_the_table_has_the_bytes_of_what_is_generated(config):
     )
     expected = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(generated))
     assert sum(a.num_bytes(ONE) for a in shapes.table(config)) == expected
+
+
+def test_memory_for_muon():
+    """Of a hypernetwork with a bank so large that its update needs most."""
+    model = dataclasses.replace(WIDE, time_embed_dim=256)
+    configs = [
+        Config(
+            model=model,
+            training=TrainingConfig(batch_size=1),
+            optimizer=OptimizerConfig(name=optimizer),
+        )
+        for optimizer in ("adamw", "muon")
+    ]
+    planned, found = (
+        [measure(config) for config in configs] for measure in (update_bytes, temporary)
+    )
+    assert planned[1] - planned[0] == pytest.approx(found[1] - found[0], rel=0.25)
+
+
+def update_bytes(config: Config) -> float:
+    return make_plan(config, ONE, DEVICE).memory.update
+
+
+def temporary(config: Config) -> int:
+    return memory_bytes(compile_step(config, mesh_of()))["temp"]
 
 
 @pytest.mark.slow
