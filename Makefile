@@ -48,7 +48,7 @@ FOR_TARGETS = tests/planning tests/tools/test_plan.py \
 PAPER ?= runs/paper-small
 OTHER_TEXT ?= stdlib
 HELD_OUT ?= 0.01
-PAPER_FLAGS ?= --num_seeds=3 --config.training.num_steps=500 \
+PAPER_FLAGS ?= --num_seeds=3 --num_parallel=2 --config.training.num_steps=500 \
     --config.training.eval_every=100 --config.training.checkpoint_every=100 \
     --full=training.num_steps=150 --full=training.eval_every=25 \
     --lora=training.num_steps=150 --lora=training.eval_every=25
