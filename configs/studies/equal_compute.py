@@ -12,7 +12,11 @@ implies. The learning rate of a hypernetwork's banks is a multiple of the search
 optimizer.bank_multiplier of --config.
 """
 
-LEARNING_RATES = {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}
+LEARNING_RATES = {
+    "coupled adamw": [5e-4, 1e-3, 2e-3],
+    "adamw": [1e-3, 2e-3, 4e-3],
+    "muon": [8e-3, 16e-3, 32e-3],
+}
 MODELS = {
     "hypernetwork": ["model.weights=hypernetwork", "model.solver=euler"],
     "layer_table": ["model.weights=layer_table", "model.solver=lie_trotter"],
@@ -33,7 +37,11 @@ def get_study():
     return {
         "baseline": "layer_table muon",
         "models": models,
-        "search": {name: LEARNING_RATES for name in models},
+        "search": {name: {"optimizer.learning_rate": _rates(name)} for name in models},
         "search_settings": ["training.num_steps=700"],
         "final_settings": ["training.num_steps=2000"],
     }
+
+
+def _rates(model: str) -> list[float]:
+    return next(rates for end, rates in LEARNING_RATES.items() if model.endswith(end))
