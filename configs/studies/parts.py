@@ -1,4 +1,4 @@
-"""Which part of a hypernetwork matters: it is trained without each of its parts.
+"""Ablation of a hypernetwork: widths E, and each of its parts left out.
 
     python tools/experiment.py comparison --config=configs/small.py \
         --config.data.path=data/books --study=configs/studies/parts.py \
@@ -10,6 +10,7 @@ more, a hypernetwork is a reparametrisation of a plain transformer's weights.
 
 LEARNING_RATES = {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}
 WIDTHS = (2, 4, 8, 16, 48, 96)
+PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
 
 
 def get_study():
@@ -18,11 +19,8 @@ def get_study():
         "no base": ["model.base=False"],
         "frozen bank": ["optimizer.bank_multiplier=0.0"],
         "table of coefficients": ["model.time_mlp=table", "model.time_segments=8"],
-        "plain": ["model.weights=layer_table", "model.solver=lie_trotter"],
-        "plain coupled": [
-            *("model.weights=layer_table", "model.solver=lie_trotter"),
-            "optimizer.layer_coupling=1.0",
-        ],
+        "plain": PLAIN,
+        "plain coupled": [*PLAIN, "optimizer.layer_coupling=1.0"],
     }
     return {
         "baseline": "E 48",

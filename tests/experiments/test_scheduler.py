@@ -158,7 +158,7 @@ LEFT = {1: [None, None, 10, 8, 4], 2: [None, None, None, 5, 3]}
 
 @pytest.mark.parametrize(("num_parallel", "expected"), LEFT.items())
 def test_the_time_left(tmp_path, capfd, monkeypatch, num_parallel, expected):
-    """Of runs of 4 minutes the first is finished, and the third is half done."""
+    """Runs take 4 minutes; the first is finished and the third is half done."""
     untrained = {"a": 0, "b": 1, "c": 0.5, "d": 1, "e": 1}
     for name, step in (("a", 24), ("c", 12)):
         assert TINY.training.num_steps == 24

@@ -77,7 +77,7 @@ def test_the_table_has_the_bytes_of_what_is_generated(config):
 
 
 def test_memory_for_muon():
-    """Of a hypernetwork with a bank so large that its update needs most."""
+    """The update of a large bank determines the peak memory of the step."""
     model = dataclasses.replace(WIDE, time_embed_dim=256)
     configs = [
         Config(

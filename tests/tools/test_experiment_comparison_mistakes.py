@@ -1,4 +1,4 @@
-"""What can be wrong with the input of tools/experiment.py comparison."""
+"""Invalid inputs of tools/experiment.py comparison."""
 
 import pytest
 from prepared import prepare_words, random_texts

@@ -21,7 +21,7 @@ PLAIN = Config(
 
 
 def test_the_mean_of_the_parameters():
-    """Of all updates so far; a skipped step does not move it."""
+    """The mean covers all updates so far; a skipped step leaves it unchanged."""
     mesh, batch = mesh_of(), shard_batch(batch_of(8), mesh_of())
     optimizer = dataclasses.replace(PLAIN.optimizer, ema_decay=0.15)
     averaging = dataclasses.replace(PLAIN, optimizer=optimizer)

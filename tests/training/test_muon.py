@@ -77,7 +77,7 @@ def two_gradients(c) -> list[Parts]:
 
 
 def directions(spec, gradients: list) -> list[np.ndarray]:
-    """Of two updates of kernels [..., *kernel], each of which is a matrix."""
+    """Return the directions of two updates of stacked kernels [..., *kernel]."""
     momentum, found = 0.0, []
     for k, (g, norm) in enumerate(zip(gradients, NORMS, strict=True), start=1):
         g = C.clip_norm / norm * np.asarray(g, np.float64)

@@ -25,7 +25,7 @@ from diffeq_former.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a study file returns."""
+    """The contents of a study file."""
 
     baseline: str
     models: dict
