@@ -201,17 +201,19 @@ def test_a_body_that_is_too_large(ask):
 
 
 @pytest.mark.parametrize(
-    "request_lines",
+    "request_text",
     [
-        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: -1",
-        "no request at all",
-        "GET /" + "a" * 65_600 + " HTTP/1.1",
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        "no request at all\r\n\r\n",
+        # The last byte is the first too many. Any that follow may be unread when the
+        # connection is closed; the kernel then resets it, and the answer can be lost.
+        "GET /".ljust(2**16 + 1, "a"),
     ],
-    ids=lambda x: x[-30:],
+    ids=["length", "text", "long"],
 )
-def test_wrong_http(served, request_lines):
+def test_wrong_http(served, request_text):
     with connected(served) as connection:
-        connection.sendall((request_lines + "\r\n\r\n").encode())
+        connection.sendall(request_text.encode())
         answer = connection.makefile("rb").read().decode()
     assert answer.startswith("HTTP/1.1 400 ")
 
