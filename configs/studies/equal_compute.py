@@ -6,42 +6,35 @@
         --output=runs/equal_compute
 
 The models apply the same number of weights to each token, and each has the solver that
-suits it. Each is trained by AdamW and by Muon, the hypernetwork also by Muon in weight
-space, and the plain transformer also with the preconditioner that a hypernetwork
-implies. The learning rate of a hypernetwork's banks is a multiple of the searched one:
-optimizer.bank_multiplier of --config.
+suits it. Each is trained by Muon and some by AdamW, too, the hypernetwork also by Muon
+in weight space, and the plain transformer also with the preconditioner that a
+hypernetwork implies. Learning rates are searched at half the width; muP transfers them.
 """
 
-LEARNING_RATES = {
-    "coupled adamw": [5e-4, 1e-3, 2e-3],
-    "adamw": [1e-3, 2e-3, 4e-3],
-    "muon": [8e-3, 16e-3, 32e-3],
-}
-MODELS = {
-    "hypernetwork": ["model.weights=hypernetwork", "model.solver=euler"],
-    "layer_table": ["model.weights=layer_table", "model.solver=lie_trotter"],
-    "shared": ["model.weights=shared", "model.solver=lie_trotter"],
-}
-COUPLED = ["optimizer.layer_coupling=1.0"]
-WEIGHT_SPACE = ["optimizer.name=weight_space_muon"]
+LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}
+HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
+PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
+SHARED = ["model.weights=shared", "model.solver=lie_trotter"]
+ADAMW, MUON, WEIGHT_SPACE = (
+    f"optimizer.name={name}" for name in ("adamw", "muon", "weight_space_muon")
+)
 
 
 def get_study():
-    models = {}
-    for optimizer in ("adamw", "muon"):
-        chosen = [f"optimizer.name={optimizer}"]
-        models |= {f"{name} {optimizer}": x + chosen for name, x in MODELS.items()}
-        coupled = MODELS["layer_table"] + chosen + COUPLED
-        models[f"layer_table coupled {optimizer}"] = coupled
-    models["hypernetwork weight_space_muon"] = MODELS["hypernetwork"] + WEIGHT_SPACE
+    models = {
+        "hypernetwork muon": [*HYPERNETWORK, MUON],
+        "plain muon": [*PLAIN, MUON],
+        "hypernetwork adamw": [*HYPERNETWORK, ADAMW],
+        "plain adamw": [*PLAIN, ADAMW],
+        "hypernetwork weight_space_muon": [*HYPERNETWORK, WEIGHT_SPACE],
+        "plain coupled muon": [*PLAIN, MUON, "optimizer.layer_coupling=1.0"],
+        "shared muon": [*SHARED, MUON],
+    }
+    half = ["model.d_model=64", "model.num_heads=2"]
     return {
-        "baseline": "layer_table muon",
+        "baseline": "plain muon",
         "models": models,
-        "search": {name: {"optimizer.learning_rate": _rates(name)} for name in models},
-        "search_settings": ["training.num_steps=700"],
+        "search": {name: LEARNING_RATES for name in models},
+        "search_settings": ["training.num_steps=700", *half],
         "final_settings": ["training.num_steps=2000"],
     }
-
-
-def _rates(model: str) -> list[float]:
-    return next(rates for end, rates in LEARNING_RATES.items() if model.endswith(end))

@@ -88,6 +88,12 @@ def _validate_combination(c: ModelConfig) -> None:
             "config.model.chain_norms: only the llama block can chain its norms; set "
             "it to False, or block to llama"
         )
+    if c.parametrization == "mup" and c.initialization == "authors":
+        raise UserError(
+            "config.model.parametrization: mup needs u(t) of length 1, which"
+            " model.initialization=authors does not normalise; use standard, or"
+            " initialization=unit"
+        )
     if c.tied_head and c.block == "gpt":
         raise UserError(
             "config.model.tied_head: the gpt block always ties its head; leave it False"

@@ -88,6 +88,9 @@ class ModelConfig:
     # coefficients per weight (with time_segments), for which depth is not continuous.
     time_mlp: Literal["per_weight", "shared", "table"] = "per_weight"
     base: bool = True  # W(t) = sum_e u_e(t) F_e + B; False: without B
+    # Scales of initial weights, of logits and of updates; mup: learning rates transfer
+    # between sizes, see models/mup.py.
+    parametrization: Literal["standard", "mup"] = "standard"
     # unit: normalise u(t) to length 1; authors: as in the released code.
     initialization: Literal["unit", "authors"] = "unit"
     # Generate weights once per optimizer step, or inside the scan over depth.
@@ -139,11 +142,13 @@ class ModelConfig:
     def interval(self) -> float:
         """Length of the depth interval.
 
-        By default 1, as in the paper, or num_layers for a layer_table and for the
-        splitting methods: these are discrete transformers, whose steps have length 1.
-        `at_depth` keeps the interval at other numbers of steps.
+        By default 1, as in the paper and with muP, or num_layers for a layer_table and
+        for the splitting methods: these are discrete transformers, whose steps have
+        length 1. `at_depth` keeps the interval at other numbers of steps.
         """
-        discrete = self.weights == "layer_table" or is_splitting(self.solver)
+        discrete = self.parametrization == "standard" and (
+            self.weights == "layer_table" or is_splitting(self.solver)
+        )
         return self.horizon or (float(self.num_layers) if discrete else 1.0)
 
     @property

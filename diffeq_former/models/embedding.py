@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.dropout import Dropout
+from diffeq_former.models.mup import final_norm_scale
 from diffeq_former.models.parameters import norm_parameters, normal
 from diffeq_former.models.partition import constrain
 from diffeq_former.models.weight_specs import NormSpec
@@ -45,11 +46,12 @@ class Embedding(nn.Module):
 class FinalNorm(nn.Module):
     """The parameters of the final norm."""
 
+    config: ModelConfig
     spec: NormSpec
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        return norm_parameters(self, self.spec)
+        return norm_parameters(self, self.spec, scale=final_norm_scale(self.config))
 
 
 class Head(nn.Module):

@@ -1,6 +1,7 @@
 """Standard deviations of initial kernels."""
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.mup import mup_stddev
 from diffeq_former.models.weight_specs import LinearSpec
 
 STDDEV = 0.02
@@ -22,6 +23,8 @@ def kernel_stddev(c: ModelConfig, spec: LinearSpec) -> float:
         return 0.0
     if c.weights == "hypernetwork" and c.initialization == "authors":
         return 0.0
+    if c.parametrization == "mup":
+        return mup_stddev(spec)
     if spec.writes_residual and c.step_size == 1.0:
         kept = c.stabilisers.residual**2
         return STDDEV / sum(kept**k for k in range(2 * c.num_layers)) ** 0.5
@@ -34,4 +37,6 @@ def bank_stddev(c: ModelConfig, spec: LinearSpec) -> float:
     With `zero_init_output`, banks of kernels that write to the residual stream are 0,
     as their bases are. They receive gradients nevertheless, as u(t) is not 0.
     """
-    return 0.0 if c.zero_init_output and spec.writes_residual else STDDEV
+    if c.zero_init_output and spec.writes_residual:
+        return 0.0
+    return mup_stddev(spec) if c.parametrization == "mup" else STDDEV

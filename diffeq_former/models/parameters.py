@@ -29,13 +29,16 @@ def uniform(
 
 
 def norm_parameters(
-    module: nn.Module, spec: NormSpec, leading: tuple[int, ...] = (), axes: Axes = ()
+    module: nn.Module,
+    spec: NormSpec,
+    leading: tuple[int, ...] = (),
+    axes: Axes = (),
+    scale: float = 1.0,
 ) -> dict[str, jax.Array]:
-    """Create a norm's scale (ones) and its shift (zeros) if it has one."""
+    """Create a norm's scale, all of one value, and its shift (zeros) if it has one."""
     shape, axes = (*leading, spec.size), (*axes, "norm")
-    stored = {
-        "scale": _param(module, "scale", nn.initializers.ones_init(), shape, axes)
-    }
+    init = nn.initializers.constant(scale)
+    stored = {"scale": _param(module, "scale", init, shape, axes)}
     if spec.shift:
         stored["shift"] = normal(module, "shift", 0.0, shape, axes)
     return stored

@@ -48,7 +48,7 @@ class Transformer(nn.Module):
         self.block = BLOCKS[c.block]
         self.weights = SOURCES[c.weights](c, self.block.weight_specs(c))
         self.embedding = Embedding(c, self.block.learned_positions, self.train)
-        self.final_norm = FinalNorm(self.block.final_norm_spec(c))
+        self.final_norm = FinalNorm(c, self.block.final_norm_spec(c))
         if not self.block.tied_head(c):
             self.head = Head(c)
         step = scan_over_grid(

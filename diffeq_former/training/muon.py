@@ -36,9 +36,7 @@ MOMENTUM = 0.95
 UPDATE_RMS = 0.2
 
 
-def muon(
-    c: OptimizerConfig, specs: dict[str, LinearSpec]
-) -> optax.GradientTransformation:
+def muon(c: OptimizerConfig, model: ModelConfig) -> optax.GradientTransformation:
     """Return the transformation of gradients into orthogonalised momenta.
 
     It takes trees with paths weights/NAME/... to arrays [..., *kernel], whose leading
@@ -46,8 +44,9 @@ def muon(
 
     Args:
       c: The optimizer's settings, of which it uses `mu_dtype`.
-      specs: The linear maps of the block, by name.
+      model: The model's settings.
     """
+    specs = linear_specs(model)
 
     def for_each(function, tree) -> dict:
         return jax.tree_util.tree_map_with_path(
@@ -59,6 +58,8 @@ def muon(
         mu_dtype=c.mu_dtype,
         weight_dimension_numbers=functools.partial(for_each, _dimension_numbers),
     )
+    if model.parametrization == "mup":
+        return orthogonalised  # which scales the updates of all parameters
     scaled = optax.stateless(lambda updates, _: for_each(_with_size_of_adam, updates))
     return optax.chain(orthogonalised, scaled)
 
@@ -104,7 +105,7 @@ def init_kernels(
     if c.name != "weight_space_muon" or not banks:
         return ()
     T = default_grid(model).times_TS.size
-    return muon(c, linear_specs(model)).init(
+    return muon(c, model).init(
         _kernel_tree({x: jnp.zeros((T, *F.shape[1:])) for x, F in banks.items()})
     )
 
@@ -126,7 +127,7 @@ def orthogonalise(
       scale: A factor of all gradients, by which they are clipped.
     """
     kernels = _kernel_tree({x: scale * g.kernels_T for x, g in gradients.banks.items()})
-    directions, state = muon(c, linear_specs(model)).update(kernels, state)
+    directions, state = muon(c, model).update(kernels, state)
     rest = jax.tree.map(lambda g: scale * g, gradients.rest)
     banks = {}
     for name, gradient in gradients.banks.items():

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from diffeq_former.config import OptimizerConfig
-from diffeq_former.models.weight_specs import LinearSpec
+from diffeq_former.config import ModelConfig, OptimizerConfig
+from diffeq_former.models.mup import update_factor
 from diffeq_former.training.layer_coupling import couple_layers
 from diffeq_former.training.muon import muon
 
 
 def make_optimizer(
-    c: OptimizerConfig, num_steps: int, specs: dict[str, LinearSpec]
+    c: OptimizerConfig, num_steps: int, model: ModelConfig
 ) -> optax.GradientTransformation:
     """Return the chain: Adam or Muon, weight decay, schedule, multiplier of the group.
 
@@ -25,13 +25,14 @@ def make_optimizer(
     Args:
       c: The optimizer's settings.
       num_steps: The length of the schedule.
-      specs: The linear maps of the block, by name.
+      model: The model's settings.
     """
-    directions = _scale_by_moments(c, specs)
+    directions = _scale_by_moments(c, model)
     if c.layer_coupling:
         directions = couple_layers(directions, c.layer_coupling)
     return optax.chain(
         directions,
+        _scale_by_size(c, model),
         optax.add_decayed_weights(
             c.weight_decay, lambda params: decays(params, c.decay_mask)
         ),
@@ -41,7 +42,7 @@ def make_optimizer(
 
 
 def _scale_by_moments(
-    c: OptimizerConfig, specs: dict[str, LinearSpec]
+    c: OptimizerConfig, model: ModelConfig
 ) -> optax.GradientTransformation:
     """Return the transformation of gradients into directions of updates."""
     adam = _scale_by_adam(c)
@@ -64,7 +65,7 @@ def _scale_by_moments(
     directions = {
         "adam": adam,
         "orthogonalised before": optax.identity(),
-        "muon": muon(c, specs),
+        "muon": muon(c, model),
     }
     return optax.partition(directions, lambda params: _look_up(params, choose))
 
@@ -99,6 +100,17 @@ def _scale_by_adam(c: OptimizerConfig) -> optax.GradientTransformation:
 def _unbiased_decay(step: jax.Array, b2: float) -> jax.Array:
     """Return the decay at a step (from 0) that makes a bias correction unnecessary."""
     return b2 * (1 - b2**step) / (1 - b2 ** (step + 1))
+
+
+def _scale_by_size(c: OptimizerConfig, model: ModelConfig):
+    """Return the scaling of directions by muP, which leaves weight decay as it is."""
+
+    def scale(path: str, update):
+        return update * update_factor(model, path, c.name)
+
+    if model.parametrization == "standard":
+        return optax.identity()
+    return optax.stateless(lambda updates, _: _map_with_path(scale, updates))
 
 
 def _scale_by_group(c: OptimizerConfig) -> optax.GradientTransformation:
@@ -187,10 +199,14 @@ def decays(params, mask: str) -> dict:
 
 
 def _look_up(params, choose) -> dict:
-    def of_leaf(path, _):
-        return choose(jax.tree_util.keystr(path, simple=True, separator="/"))
+    return _map_with_path(lambda path, _: choose(path), params)
 
-    return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+def _map_with_path(function, tree) -> dict:
+    def of_leaf(path, x):
+        return function(jax.tree_util.keystr(path, simple=True, separator="/"), x)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, tree)
 
 
 def _row(path: str) -> tuple[str, bool]:

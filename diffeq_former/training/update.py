@@ -20,7 +20,6 @@ from jax import lax
 
 from diffeq_former.config import ModelConfig, OptimizerConfig
 from diffeq_former.hardware import Hardware
-from diffeq_former.models.blocks import linear_specs
 from diffeq_former.training.bank_gradient import (
     BankGradient,
     as_array,
@@ -65,7 +64,7 @@ class Update:
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:
-        return make_optimizer(self.config, self.num_steps, linear_specs(self.model))
+        return make_optimizer(self.config, self.num_steps, self.model)
 
     def init(self, params: Parts) -> OptState:
         """Return the optimizer's state before the first update."""

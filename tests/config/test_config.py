@@ -116,6 +116,10 @@ REFUSALS = [
     ({"model.tied_head": True}, "tied_head: the gpt block always ties its head;"),
     ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),
     ({"model.rope_scaling": "yarn"}, "one of none, linear, llama3, got 'yarn'"),
+    (
+        {"model.parametrization": "mup", "model.initialization": "authors"},
+        "mup needs u(t) of length 1, which model.initialization=authors",
+    ),
     ({"model.rope_factor": 0.5}, "config.model.rope_factor: expected 1 or more, got"),
     ({"model.rope_original_len": 0}, "rope_original_len: expected 1 or more, got 0"),
     (

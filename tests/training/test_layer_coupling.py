@@ -20,7 +20,7 @@ MODEL = dataclasses.replace(TINY, weights="layer_table", solver="lie_trotter")
 
 
 def trained(c: OptimizerConfig, params: dict, gradients: list[dict]) -> dict:
-    optimizer = make_optimizer(c, 10, linear_specs(MODEL))
+    optimizer = make_optimizer(c, 10, MODEL)
     state = optimizer.init(params)
     for gradient in gradients:
         updates, state = optimizer.update(gradient, state, params)

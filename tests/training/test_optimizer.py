@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import TINY, shapes_of
 
-from diffeq_former.config import Config, OptimizerConfig
+from diffeq_former.config import Config, ModelConfig, OptimizerConfig
 from diffeq_former.hardware import CPU
 from diffeq_former.training.optimizer import decays, group_of, make_optimizer
 from diffeq_former.training.parts import partition
@@ -85,7 +85,7 @@ def test_a_parameter_that_no_pattern_covers_is_refused(path):
     for key in reversed(path.split("/")):
         params = {key: params}
     with pytest.raises(ValueError, match=f"parameter {path}: no pattern"):
-        make_optimizer(OptimizerConfig(), 10, {}).init(params)
+        make_optimizer(OptimizerConfig(), 10, ModelConfig()).init(params)
 
 
 TREE = {
@@ -104,7 +104,7 @@ CONSTANT = OptimizerConfig(
 
 def updates(c: OptimizerConfig, gradients, num_updates=1):
     params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), TREE)
-    optimizer = make_optimizer(c, 100, {})
+    optimizer = make_optimizer(c, 100, ModelConfig())
     state = optimizer.init(params)
     for _ in range(num_updates):
         update, state = optimizer.update(gradients, state, params)
@@ -171,7 +171,7 @@ def test_the_schedule_counts_updates():
 
 def test_state_is_a_tree_of_arrays():
     params = jax.tree.map(jnp.asarray, TREE)
-    state = make_optimizer(OptimizerConfig(), 10, {}).init(params)
+    state = make_optimizer(OptimizerConfig(), 10, ModelConfig()).init(params)
     assert jax.tree.leaves(state)
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
 
@@ -188,7 +188,7 @@ def products(seed: int, stddev: float = 1.0) -> dict:
 def moved(c: OptimizerConfig, gradients: list[dict]) -> tuple[dict, dict]:
     """The sum of the updates, and the state after them."""
     params = jax.tree.map(jnp.zeros_like, gradients[0])
-    optimizer = make_optimizer(c, 100, {})
+    optimizer = make_optimizer(c, 100, ModelConfig())
     state = optimizer.init(params)
     for gradient in gradients:
         update, state = optimizer.update(gradient, state, params)

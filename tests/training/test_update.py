@@ -12,7 +12,6 @@ from cases import TINY, params_of
 
 from diffeq_former.config import Config, OptimizerConfig
 from diffeq_former.hardware import CPU
-from diffeq_former.models.blocks import linear_specs
 from diffeq_former.training.bank_gradient import BankGradient, is_gradient
 from diffeq_former.training.optimizer import make_optimizer
 from diffeq_former.training.parts import Parts, partition
@@ -28,7 +27,6 @@ from diffeq_former.training.update import (
 T = TINY.num_layers
 C = OptimizerConfig(learning_rate=0.1, warmup_fraction=0.0, clip_norm=0.0)
 NUM_STEPS = 50
-SPECS = linear_specs(TINY)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +81,7 @@ def plainly(c: OptimizerConfig, params: Parts, gradients: list):
     """The same with optax alone, on all parameters at once."""
     params, gradients = params.merge(), [materialise(g).merge() for g in gradients]
     clip = optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity()
-    optimizer = optax.chain(clip, make_optimizer(c, NUM_STEPS, SPECS))
+    optimizer = optax.chain(clip, make_optimizer(c, NUM_STEPS, TINY))
     opt_state = optimizer.init(params)
     for g in gradients:
         updates, opt_state = optimizer.update(g, opt_state, params)

@@ -30,7 +30,7 @@ from jax.sharding import Mesh
 from diffeq_former.analysis import depth, pde, sensitivity
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.experiments.stabilisers.models import table_of
-from diffeq_former.models.blocks import BLOCKS, linear_specs
+from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.loss import cross_entropy_objective
 from diffeq_former.models.stabilisers import stabilised_step
@@ -154,5 +154,5 @@ class Simulator:
         return make_optimizer(
             self.config.optimizer,
             self.config.training.num_steps,
-            linear_specs(self.config.model),
+            self.config.model,
         )
