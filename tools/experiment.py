@@ -35,7 +35,9 @@ baseline, paired by seed (docs/experiments.md). A JSON object for each model: se
 (the best), seeds, held_out_loss (nats per token, the mean) and its standard deviation,
 the difference to the baseline with its 95 % confidence interval and two-sided p value,
 and perplexity_ratio. --output also gets table.md, trials.csv and finals.csv with a row
-for each run, comparison.png and searches.png.
+for each run, comparison.png and searches.png. A study may only search; then the object
+of each model has the best value, the interpolated optimum, its ratio to the baseline's,
+and the excess of the loss at the baseline's best value.
 
 finetuning is figure 5 of the paper (section 6.2) at the size of --config: a
 DiffEqFormer, trained as by diffeq_former.main with the same --config flags, is
@@ -143,7 +145,7 @@ def _of_baseline(baseline: bool, plain: Sequence[str]) -> Sequence[str] | None:
 
 
 def comparison(
-    config, output: str, study: str, held_out: str, num_seeds=1, num_parallel=1
+    config, output: str, study: str, held_out=None, num_seeds=1, num_parallel=1
 ):
     from diffeq_former import compilation_cache
     from diffeq_former.experiments.comparison import run_study

@@ -221,6 +221,43 @@ def test_the_best_of_each_model_is_compared(
         assert (output / name).read_bytes().startswith(b"\x89PNG")
 
 
+# Parabolas over log2(rate / 0.001), with minima at 1 and 1.25 and the curvature 0.1.
+PARABOLAS = {
+    name: {
+        0.001 * 2**x: None if x > most else 4 + 0.1 * (x - minimum) ** 2
+        for x in range(4)
+    }
+    for name, minimum, most in (("small", 1, 3), ("large", 1.25, 3), ("odd", 2, 2))
+}
+
+
+@pytest.mark.usefixtures("losses_without_training")
+def test_a_study_that_only_searches(tool, flags, tmp_path, monkeypatch):
+    for name, losses in PARABOLAS.items():
+        monkeypatch.setitem(SEARCHED, name, losses)
+    study = {
+        "baseline": "small",
+        "models": {name: [] for name in PARABOLAS},
+        "search": {name: {RATE: list(rates)} for name, rates in PARABOLAS.items()},
+        "search_settings": ["training.num_steps=700"],
+    }
+    output = tmp_path / "out"
+    given = (flags[0], flags[-1], write(tmp_path / "study.py", study))
+    result = tool(*TOOL, *given, f"--output={output}")
+    assert result.returncode == 0, result.stderr
+    small, large, odd = map(json.loads, result.stdout.splitlines())
+    assert (small["optimum"], small["ratio"]) == (pytest.approx(0.002), 1)
+    assert (small["loss"], small["excess"]) == (4, 0)
+    assert (large["best"], large["loss"]) == (0.002, pytest.approx(4 + 0.1 / 16))
+    assert large["ratio"] == pytest.approx(2**0.25)
+    assert (odd["best"], odd["optimum"], odd["ratio"]) == (0.004, None, None)
+    assert odd["excess"] == pytest.approx(0.1)
+    assert "| odd | 0.004 | 4 |  |  | 0.1 |" in (output / "table.md").read_text()
+    assert len(read(output / "trials.csv")) == 12
+    assert (output / "searches.png").read_bytes().startswith(b"\x89PNG")
+    assert not (output / "finals.csv").exists()
+
+
 def listed(stage, model, rate, seed, num_steps):
     settings = (f"training.num_steps={num_steps}", f"{RATE}={rate}", f"seed={seed}")
     flags = tuple(f"--config.{setting}" for setting in settings)

@@ -16,6 +16,12 @@ def changed(**changes) -> dict:
     return study | {"search_settings": [], "final_settings": []} | changes
 
 
+def only_search(search) -> dict:
+    study = changed(search=search)
+    del study["final_settings"]
+    return study
+
+
 MISTAKES = [
     (3, "get_study() returned int; return a dict of the study"),
     ({"baseline": "table"}, "get_study() returned no 'models'; add it"),
@@ -68,6 +74,10 @@ MISTAKES = [
     (
         changed(search=SEARCH | {"table": {RATE: [0.1]}}),
         "search: the numbers of trials differ (2 of hyper, 1 of table); give each",
+    ),
+    (
+        only_search(SEARCH | {"table": {"optimizer.b1": [0.8, 0.9]}}),
+        "search: without final_settings, the searches of one number are compared; sear",
     ),
 ]
 
@@ -128,6 +138,17 @@ def test_texts_that_cannot_be_held_out(refused, trained, flags, tmp_path):
     )
     line = refused(*TOOL, *flags, f"--held_out={tmp_path}/no")
     assert line.startswith(f"no prepared dataset at {tmp_path}/no")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_held_out_goes_with_final_settings(refused, trained, flags, tmp_path):
+    without = [flag for flag in flags if not flag.startswith("--held_out")]
+    line = refused(*TOOL, *without)
+    assert line.startswith("--held_out: name a prepared text of other documents")
+    text = f"def get_study():\n    return {only_search(SEARCH)!r}\n"
+    (tmp_path / "study.py").write_text(text)
+    line = refused(*TOOL, *flags)
+    assert line.startswith(f"--held_out={trained.dataset.path}: the study has no final")
     assert not (tmp_path / "out").exists()
 
 

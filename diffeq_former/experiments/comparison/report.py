@@ -3,19 +3,18 @@
 import csv
 import math
 import statistics
-from itertools import cycle
 from pathlib import Path
 
 from diffeq_former.analysis import plotting
 from diffeq_former.analysis.statistics import paired_difference
 from diffeq_former.atomic_io import atomic_file
 from diffeq_former.experiments import runs
-from diffeq_former.experiments.comparison.study import Comparison, is_numeric
+from diffeq_former.experiments.comparison import searches
+from diffeq_former.experiments.comparison.study import Comparison
 from diffeq_former.experiments.curves import plot_losses
 from diffeq_former.experiments.tables import markdown
 
 PICTURE = "comparison.png"  # written last
-SEARCHES = "searches.png"
 _VALIDATION = ("model", "settings", "seed", "validation_loss", "perplexity")
 _HELD_OUT = ("held_out_loss", "held_out_perplexity", "held_out_bits_per_byte")
 _COSTS = ("parameters", "weights_per_token", "tokens_per_second", "planned_memory_gib")
@@ -42,16 +41,21 @@ def write(
       finals: Rows of the runs that are compared, measured and evaluated.
       warnings: Warnings about the chosen settings of each model.
     """
-    _write_csv(folder / "trials.csv", trials, (*_VALIDATION, *_COSTS))
+    write_trials(folder, trials)
     _write_csv(folder / "finals.csv", finals, (*_VALIDATION, *_HELD_OUT, *_COSTS))
     summary = summarize(comparison.baseline, finals, warnings)
     with atomic_file(folder / "table.md") as path:
         note = NOTE.format(baseline=comparison.baseline)
         path.write_text(_table(summary) + note, encoding="utf-8")
     runs.report(folder, summary)
-    if (setting := _searched(comparison)) is not None:
-        _plot_searches(comparison, setting, trials, folder / SEARCHES)
+    if comparison.searched:
+        searches.plot(comparison, trials, folder / searches.PICTURE)
     _plot_curves(finals, folder / PICTURE)
+
+
+def write_trials(folder: Path, trials: list[dict]) -> None:
+    """Write a table of all runs of the search."""
+    _write_csv(folder / "trials.csv", trials, (*_VALIDATION, *_COSTS))
 
 
 def summarize(
@@ -142,39 +146,6 @@ def _table(summary: list[dict]) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-def _searched(comparison: Comparison) -> str | None:
-    """Return the setting that is searched, if it is one number for all models."""
-    searches = list(comparison.search.values())
-    [first, *others] = {name: None for searched in searches for name in searched}
-    alone = not others and all(first in searched for searched in searches)
-    if alone and all(is_numeric(searched[first]) for searched in searches):
-        return first
-    return None
-
-
-def _plot_searches(
-    comparison: Comparison, setting: str, trials: list[dict], picture: Path
-) -> None:
-    """Plot the loss of each trial over the searched value: a line for each model."""
-    with plotting.saved_figure(picture) as axes:
-        for model, style in zip(comparison.models, cycle(plotting.STYLES)):
-            values = comparison.search[model][setting]
-            losses = [r["validation_loss"] for r in trials if r["model"] == model]
-            points = sorted(zip(values, losses, strict=True))
-            good = [point for point in points if point[1] < math.inf]
-            bad = ", ".join(f"{x:g}" for x, loss in points if loss == math.inf)
-            label = f"{model} (diverged at {bad})" if bad else model
-            axes.plot(*zip(*good, strict=True), style, label=label)
-        ticks = sorted({x for of in comparison.search.values() for x in of[setting]})
-        if ticks[0] > 0:
-            axes.set_xscale("log")
-            axes.minorticks_off()
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        axes.set(xlabel=setting, ylabel="last validation loss (nats per token)")
-        axes.grid(alpha=0.3)
-        axes.legend()
 
 
 def _plot_curves(finals: list[dict], picture: Path) -> None:

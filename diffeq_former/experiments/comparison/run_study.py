@@ -17,7 +17,7 @@ from diffeq_former.config import resolve
 from diffeq_former.data import dataset as datasets
 from diffeq_former.errors import UserError
 from diffeq_former.experiments import runs
-from diffeq_former.experiments.comparison import report
+from diffeq_former.experiments.comparison import report, searches
 from diffeq_former.experiments.comparison.study import Comparison, load
 from diffeq_former.experiments.measured import measured, validation_losses
 from diffeq_former.inference.perplexity import SPLIT
@@ -29,7 +29,7 @@ Chosen = dict[str, tuple[str, ...]]  # the best trial of each model
 def run(
     config: ConfigDict,
     study_file: str,
-    held_out: str,
+    held_out: str | None,
     study: runs.Study,
     seeds: Sequence[int],
 ) -> None:
@@ -40,7 +40,8 @@ def run(
     Args:
       config: The config of the runs.
       study_file: A file as described in study.py.
-      held_out: A prepared text of other documents; its validation split is used.
+      held_out: A prepared text of other documents, whose validation split is used;
+        None for a study that only searches.
       study: The study, whose folder gets what report.py writes.
       seeds: The seeds of the runs that are compared; the first is that of the search.
 
@@ -50,11 +51,17 @@ def run(
       SystemExit: With the exit code of a run that does not end well.
     """
     comparison = load(study_file, config)
-    _check_held_out(held_out, config)
-    plotting.new_plot(str(study.folder / report.PICTURE))
+    _check_held_out(held_out, config, comparison.only_searches)
+    last = searches.PICTURE if comparison.only_searches else report.PICTURE
+    plotting.new_plot(str(study.folder / last))
     trials = _plan_trials(comparison, study, seeds[0])
     study.train(trials, may_diverge=True)
     chosen = _best(comparison, trials)
+    if comparison.only_searches:
+        rows = [row | _measured(run) for row, run in trials]
+        report.write_trials(study.folder, rows)
+        searches.write(study.folder, comparison, rows)
+        return
     warnings = {
         model: comparison.ends_of_ranges(model, trial)
         for model, trial in chosen.items()
@@ -69,8 +76,22 @@ def run(
     report.write(study.folder, comparison, trial_rows, final_rows, warnings)
 
 
-def _check_held_out(held_out: str, config: ConfigDict) -> None:
+def _check_held_out(
+    held_out: str | None, config: ConfigDict, only_searches: bool
+) -> None:
     """Check that a text is not that of training, and that the models can read it."""
+    if only_searches and held_out is not None:
+        raise UserError(
+            f"--held_out={held_out}: the study has no final_settings, so that nothing"
+            " is evaluated on it; leave it out"
+        )
+    if only_searches:
+        return
+    if held_out is None:
+        raise UserError(
+            "--held_out: name a prepared text of other documents than config.data.path,"
+            " on which the models are compared"
+        )
     trained_on, other = datasets.load(config.data.path), datasets.load(held_out)
     if other.path.resolve() == trained_on.path.resolve():
         raise UserError(

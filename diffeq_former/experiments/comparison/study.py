@@ -7,7 +7,8 @@ Its get_study() returns a dict:
     search: for each name, the values to try of each SECTION.FIELD; all combinations are
       tried, and their number is the same for each model.
     search_settings: SECTION.FIELD=VALUE of all trials, such as their number of steps.
-    final_settings: the same of the runs that are compared.
+    final_settings: the same of the runs that are compared; without it, only searches
+      are, which then are those of one number.
 """
 
 import dataclasses
@@ -31,7 +32,8 @@ class Comparison:
     models: dict
     search: dict
     search_settings: tuple[str, ...]
-    final_settings: tuple[str, ...]
+    final_settings: tuple[str, ...] = ()
+    only_searches: bool = False  # the file has no final_settings
 
     def trials(self, model: str) -> list[tuple[str, ...]]:
         """Return all combinations of a model's searched values."""
@@ -48,6 +50,16 @@ class Comparison:
     def final_run_settings(self, model: str, trial: tuple[str, ...]) -> list[str]:
         """Return the settings of a run that is compared."""
         return [*self.models[model], *self.final_settings, *trial]
+
+    @property
+    def searched(self) -> str | None:
+        """The setting that is searched, if it is one number for all models."""
+        searches = list(self.search.values())
+        [first, *others] = {name: None for search in searches for name in search}
+        alone = not others and all(first in search for search in searches)
+        if alone and all(is_numeric(search[first]) for search in searches):
+            return first
+        return None
 
     def ends_of_ranges(self, model: str, trial: tuple[str, ...]) -> list[str]:
         """Describe the numbers of a trial that are at an end of the searched range."""
@@ -99,9 +111,10 @@ def _checked(values: object, config: ConfigDict) -> Comparison:
         kind = type(values).__name__
         raise UserError(f"get_study() returned {kind}; return a dict of the study")
     for field in dataclasses.fields(Comparison):
-        if field.name not in values:
+        if field.name not in values and field.default is dataclasses.MISSING:
             raise UserError(f"get_study() returned no {field.name!r}; add it")
-    comparison = build(Comparison, values, "study")
+    only_searches = {"only_searches": "final_settings" not in values}
+    comparison = build(Comparison, values | only_searches, "study")
     _check_names(comparison)
     _check_search(comparison)
     for model, settings in _all_settings(comparison):
@@ -154,6 +167,11 @@ def _check_search(c: Comparison) -> None:
         raise UserError(
             f"search: the numbers of trials differ ({found}); give each model the same"
             " number"
+        )
+    if c.only_searches and c.searched is None:
+        raise UserError(
+            "search: without final_settings, the searches of one number are compared;"
+            " search the same one for all models, or add final_settings"
         )
 
 
