@@ -22,6 +22,7 @@ from diffeq_former.training.state import TrainState
 _FREE = {
     *("dtype", "remat", "generate_weights", "attention_implementation"),
     *("dropout", "attention_dropout", "document_masking", "end_of_text"),
+    "parametrization",
     *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 }
 
@@ -158,6 +159,9 @@ def _merge_fields(
                 f"config.model.{field.name}: {value!r} is not what the base {base} has"
                 f" ({expected!r}): leave it out, the base decides"
             )
+    if given.parametrization != base_model.parametrization:
+        # On which the default length of the depth interval depends.
+        base_model = dataclasses.replace(base_model, horizon=base_model.interval)
     return dataclasses.replace(
         base_model, **{name: getattr(given, name) for name in _FREE}
     )

@@ -27,6 +27,8 @@ CONTINUOUS = dataclasses.replace(TINY.model, num_heads=4, dropout=0.0)
 PLAIN = dataclasses.replace(
     CONTINUOUS, block="llama", weights="layer_table", solver="lie_trotter"
 )
+# With as many layers as the plain model, but a depth interval of length 1.
+MUP = dataclasses.replace(PLAIN, parametrization="mup")
 RUNGE_KUTTA = dataclasses.replace(CONTINUOUS, solver="rk4")
 LORA = ModelConfig(lora_rank=2, dtype="float32")
 ALL = ModelConfig(dtype="float32")
@@ -36,6 +38,7 @@ ALL = ModelConfig(dtype="float32")
 def bases(write_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bases")
     models = {"continuous": CONTINUOUS, "plain": PLAIN, "rk4": RUNGE_KUTTA}
+    models["mup"] = MUP
     for name, model in models.items():
         write_run(folder / name, model)
     adapted = dataclasses.replace(PLAIN, lora_rank=2)
@@ -107,6 +110,15 @@ def test_what_a_run_chooses_for_itself(bases, dataset):
     chosen = {"dropout": 0.3, "remat": "full", "lora_rank": 2}
     assert config.model == dataclasses.replace(PLAIN, **chosen)
     assert config.finetune.base == str((bases / "plain").absolute())
+
+
+def test_the_parametrization_is_chosen_and_the_depth_interval_stays(bases, dataset):
+    for name in ("standard", "mup"):
+        model = dataclasses.replace(ALL, parametrization=name)
+        config = complete(wish(bases / "mup", model), bases / "new", dataset)
+        assert (config.model.parametrization, config.model.interval) == (name, 1.0)
+        found = logits_of(config.model, first_state(config, mesh_of()).params)
+        np.testing.assert_array_equal(found, logits_of(MUP, params_of(MUP)))
 
 
 def test_rotary_positions_are_as_many_as_the_data_need(bases, dataset, tmp_path):
