@@ -3,6 +3,8 @@
 tools/plot.py losses --workdir=runs/small --workdir=runs/plain --output=docs/small.png
 tools/plot.py depth --metrics=runs/small.jsonl --output=docs/depth.png
 tools/plot.py convergence --workdir=runs/small --output=docs/convergence.png
+tools/plot.py trend --comparison=runs/width-64 --comparison=runs/width-128 \
+  --output=docs/trend.png
 
 losses: the validation loss of runs against their steps. A line for each run: workdir,
 steps and losses (nats per token) of its evaluations, the lowest loss, the median tokens
@@ -22,6 +24,12 @@ for each solver: its order on smooth fields, num_steps, errors, and the measured
 (model.time_scale) shows its orders only in steps that are short against them. The text
 is the first sequences of the validation split; where the mesh of the run does not suit
 the devices, choose another: --config.mesh.data=1 --config.mesh.fsdp=-1.
+
+trend: the losses of tools/experiment.py comparison over the FLOPs of training, where
+the same models were compared at several sizes. A line for each model, with lists over
+the sizes: training_flops, held_out_loss and its standard deviation, the difference to
+the baseline and its interval; and the slopes of losses and differences per factor of
+10 in FLOPs.
 
 Each line on stdout is one JSON object. Needs matplotlib: pip install -e '.[plot]'.
 """
@@ -45,6 +53,9 @@ flags.DEFINE_multi_string(
 )
 flags.DEFINE_multi_string(
     "metrics", None, "depth: a file of tools/evaluate.py's lines; one for each run."
+)
+flags.DEFINE_multi_string(
+    "comparison", None, "trend: the output of a comparison; one for each size."
 )
 flags.DEFINE_string(
     "data", None, "convergence: a prepared dataset; else the run's own."
@@ -186,12 +197,21 @@ def _tokens(run, data: str | None, num_sequences: int):
     return next(iter(validation_batches(dataset, batch_size=batch_size)))["inputs"]
 
 
+def trend(output: str, comparison: list[str]) -> None:
+    from diffeq_former.experiments.comparison import trend
+
+    path = plotting.new_plot(output)
+    rows = trend.read([Path(folder) for folder in comparison])
+    trend.plot(rows, path)
+    _print(rows)
+
+
 def _print(lines) -> None:
     for line in lines:
         print_line(line)
 
 
-MODES = {mode.__name__: mode for mode in (losses, depth, convergence)}
+MODES = {mode.__name__: mode for mode in (losses, depth, convergence, trend)}
 
 if __name__ == "__main__":
     cli.run_modes(MODES)

@@ -13,7 +13,7 @@ from diffeq_former.hardware import hardware_of
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.planning.closed_form import axis_sizes, needed_memory
 from diffeq_former.training import metrics_file
-from diffeq_former.training.flops import weights_per_token
+from diffeq_former.training.flops import flops_per_token, weights_per_token
 from diffeq_former.training.run_directory import read_config
 
 _MEDIANS = ("tokens_per_second", "host_memory_gib", "device_memory_gib")
@@ -24,8 +24,9 @@ def measured(workdir: Path) -> dict:
 
     Returns:
       `steps` and `losses` (nats per token) of its evaluations, `perplexity` (the last),
-      `parameters`, `weights_per_token`, `planned_memory_gib` of a step on one device,
-      and, where the run has recorded them, medians of `tokens_per_second`,
+      `parameters`, `weights_per_token`, `training_flops` (of the forward and backward
+      pass, as defined in training/flops.py), `planned_memory_gib` of a step on one
+      device, and, where the run has recorded them, medians of `tokens_per_second`,
       `host_memory_gib` and `device_memory_gib`.
 
     Raises:
@@ -39,6 +40,7 @@ def measured(workdir: Path) -> dict:
         "perplexity": math.exp(list(losses.values())[-1]),
         "parameters": num_parameters(config.model),
         "weights_per_token": weights_per_token(config.model),
+        "training_flops": _training_flops(config),
         "planned_memory_gib": _planned_memory(config) / 2**30,
     } | {name: statistics.median(x.values()) for name, x in medians.items() if x}
 
@@ -68,6 +70,12 @@ def num_parameters(model: ModelConfig) -> int:
     tokens_BL = jnp.zeros((1, 1), jnp.int32)
     shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), tokens_BL)
     return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes["params"]))
+
+
+def _training_flops(config: Config) -> float:
+    c, seq_len = config.training, config.model.max_len
+    tokens = c.num_steps * c.batch_size * seq_len
+    return tokens * flops_per_token(config.model, seq_len)
 
 
 def _planned_memory(config: Config) -> float:

@@ -12,6 +12,7 @@ from prepared import prepare_words, random_texts
 
 from diffeq_former.experiments.comparison import run_study
 from diffeq_former.experiments.runs import Study
+from diffeq_former.training import run_directory
 
 TOOL = ("experiment.py", "comparison")
 RATE = "optimizer.learning_rate"
@@ -119,6 +120,7 @@ def assert_compared(hyper, table, losses):
         "model": "hyper",
         "settings": f"{RATE}=0.05",
         "seeds": 2,
+        "training_flops": hyper["training_flops"],
         "held_out_loss": pytest.approx(statistics.mean(a)),
         "held_out_loss_std": pytest.approx(abs(a[0] - a[1]) / math.sqrt(2)),
         "difference": pytest.approx(mean),
@@ -186,7 +188,7 @@ def losses_without_training(trained, monkeypatch):
 
 
 def test_the_best_of_each_model_is_compared(
-    tool, flags, tmp_path, losses_without_training
+    tool, trained, flags, tmp_path, losses_without_training
 ):
     output = tmp_path / "out"
     study = write(tmp_path / "study.py", THREE)
@@ -217,8 +219,31 @@ def test_the_best_of_each_model_is_compared(
     finals = read(output / "finals.csv")
     assert [row["held_out_loss"] for row in finals[:3]] == ["4.0", "5.0", "6.5"]
     assert (finals[7]["validation_loss"], finals[7]["parameters"]) == ("inf", "")
+    c = run_directory.read_config(trained.workdir)
+    tokens = c.training.num_steps * c.training.batch_size * c.model.max_len
+    attention = 12 * c.model.num_layers * c.model.d_model * c.model.max_len
+    per_token = 6 * int(finals[0]["weights_per_token"]) + attention
+    assert hyper["training_flops"] == tokens * per_token
     for name in ("comparison.png", "searches.png"):
         assert (output / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_search_only_finals_are_trained(
+    tool, flags, tmp_path, losses_without_training
+):
+    given = {name: {RATE: [CHOSEN[name]]} for name in SEARCHED}
+    study = write(tmp_path / "study.py", THREE | {"search": given})
+    output = tmp_path / "out"
+    result = tool(*TOOL, *flags, study, "--num_seeds=3", f"--output={output}")
+    assert result.returncode == 0, result.stderr
+    assert losses_without_training == [
+        listed("finals", m, CHOSEN[m], s, 2000) for m in CHOSEN for s in range(3)
+    ]
+    hyper, *_ = map(json.loads, result.stdout.splitlines())
+    assert (hyper["settings"], hyper["warnings"]) == (f"{RATE}=0.002", [])
+    assert hyper["difference"] == pytest.approx(-0.2)
+    assert read(output / "trials.csv") == []
+    assert not (output / "searches.png").exists()
 
 
 # Parabolas over log2(rate / 0.001), with minima at 1 and 1.25 and the curvature 0.1.

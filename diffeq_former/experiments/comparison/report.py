@@ -17,7 +17,13 @@ from diffeq_former.experiments.tables import markdown
 PICTURE = "comparison.png"  # written last
 _VALIDATION = ("model", "settings", "seed", "validation_loss", "perplexity")
 _HELD_OUT = ("held_out_loss", "held_out_perplexity", "held_out_bits_per_byte")
-_COSTS = ("parameters", "weights_per_token", "tokens_per_second", "planned_memory_gib")
+_COSTS = (
+    "parameters",
+    "weights_per_token",
+    "training_flops",
+    "tokens_per_second",
+    "planned_memory_gib",
+)
 NOTE = """
 Losses are in nats per token: the mean over seeds, and the sample standard deviation.
 Differences are those to {baseline}, paired by seed; intervals and two-sided p values
@@ -77,8 +83,11 @@ def summarize(
     for row in finals:
         losses.setdefault(row["model"], {})[row["seed"]] = row["held_out_loss"]
     settings = {row["model"]: row["settings"] for row in finals}
+    # Runs that diverged have no measurements.
+    flops = {row["model"]: row.get("training_flops") for row in finals}
     return [
         {"model": model, "settings": settings[model], "seeds": len(own)}
+        | {"training_flops": flops[model]}
         | _statistics(own, losses[baseline], model == baseline)
         | {"warnings": [*warnings[model], *_diverged(own)]}
         for model, own in losses.items()

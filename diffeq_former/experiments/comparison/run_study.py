@@ -54,9 +54,9 @@ def run(
     _check_held_out(held_out, config, comparison.only_searches)
     last = searches.PICTURE if comparison.only_searches else report.PICTURE
     plotting.new_plot(str(study.folder / last))
-    trials = _plan_trials(comparison, study, seeds[0])
+    trials = _plan_trials(comparison, study, seeds[0]) if comparison.searches else []
     study.train(trials, may_diverge=True)
-    chosen = _best(comparison, trials)
+    chosen = _best(comparison, trials) if trials else comparison.given
     if comparison.only_searches:
         rows = [row | _measured(run) for row, run in trials]
         report.write_trials(study.folder, rows)

@@ -5,7 +5,7 @@ Its get_study() returns a dict:
     baseline: the name of the model that the others are compared with.
     models: for each name, the SECTION.FIELD=VALUE that the model has beside --config.
     search: for each name, the values to try of each SECTION.FIELD; all combinations are
-      tried, and their number is the same for each model.
+      tried, and their number is the same for each model. With one, none is tried.
     search_settings: SECTION.FIELD=VALUE of all trials, such as their number of steps.
     final_settings: the same of the runs that are compared; without it, only searches
       are, which then are those of one number.
@@ -52,8 +52,20 @@ class Comparison:
         return [*self.models[model], *self.final_settings, *trial]
 
     @property
+    def given(self) -> dict[str, tuple[str, ...]]:
+        """The only trial of each model, if nothing is searched."""
+        return {model: self.trials(model)[0] for model in self.models}
+
+    @property
+    def searches(self) -> bool:
+        """Whether there are several trials, of which the best is chosen."""
+        return len(self.trials(self.baseline)) > 1
+
+    @property
     def searched(self) -> str | None:
         """The setting that is searched, if it is one number for all models."""
+        if not self.searches:
+            return None
         searches = list(self.search.values())
         [first, *others] = {name: None for search in searches for name in search}
         alone = not others and all(first in search for search in searches)
