@@ -6,18 +6,14 @@
         --output=runs/equal_compute
 
 The models apply the same number of weights to each token, and each has the solver that
-suits it. Each is trained by Muon and some by AdamW, too, the hypernetwork also by Muon
-in weight space, and the plain transformer also with the preconditioner that a
-hypernetwork implies. Learning rates are searched at half the width; muP transfers them.
+suits it. Learning rates are searched at half the width; muP transfers them.
 """
 
 LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}
 HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
 SHARED = ["model.weights=shared", "model.solver=lie_trotter"]
-ADAMW, MUON, WEIGHT_SPACE = (
-    f"optimizer.name={name}" for name in ("adamw", "muon", "weight_space_muon")
-)
+ADAMW, MUON = "optimizer.name=adamw", "optimizer.name=muon"
 
 
 def get_study():
@@ -26,8 +22,6 @@ def get_study():
         "plain muon": [*PLAIN, MUON],
         "hypernetwork adamw": [*HYPERNETWORK, ADAMW],
         "plain adamw": [*PLAIN, ADAMW],
-        "hypernetwork weight_space_muon": [*HYPERNETWORK, WEIGHT_SPACE],
-        "plain coupled muon": [*PLAIN, MUON, "optimizer.layer_coupling=1.0"],
         "shared muon": [*SHARED, MUON],
     }
     half = ["model.d_model=64", "model.num_heads=2"]

@@ -5,12 +5,13 @@
         --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/parts
 
 With fewer matrices F_e than layers, W(t) at the layers is not free; with as many or
-more, a hypernetwork is a reparametrisation of a plain transformer's weights.
+more, a hypernetwork is a reparametrisation of a plain transformer's weights. Models
+have half the width of --config and its learning rate, which muP keeps right for all E.
 """
 
-LEARNING_RATES = {"optimizer.learning_rate": [1e-3, 2e-3, 4e-3]}
 WIDTHS = (2, 4, 8, 16, 48, 96)
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
+SHARED = ["model.weights=shared", "model.solver=lie_trotter"]
 
 
 def get_study():
@@ -19,13 +20,16 @@ def get_study():
         "no base": ["model.base=False"],
         "frozen bank": ["optimizer.bank_multiplier=0.0"],
         "table of coefficients": ["model.time_mlp=table", "model.time_segments=8"],
+        "weight_space_muon": ["optimizer.name=weight_space_muon"],
         "plain": PLAIN,
         "plain coupled": [*PLAIN, "optimizer.layer_coupling=1.0"],
+        "shared": SHARED,
     }
+    half = ["model.d_model=64", "model.num_heads=2"]
     return {
         "baseline": "E 48",
         "models": models,
-        "search": {name: LEARNING_RATES for name in models},
-        "search_settings": ["training.num_steps=700"],
-        "final_settings": ["training.num_steps=2000"],
+        "search": {name: {} for name in models},
+        "search_settings": [],
+        "final_settings": ["training.num_steps=700", *half],
     }
