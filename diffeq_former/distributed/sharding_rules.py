@@ -27,6 +27,8 @@ RULES = {
     "lora": None,
     "qkv": None,
     "head_dim": None,
+    # Matrices that Muon orthogonalises, each whole on one device.
+    "matrices": (FSDP, TENSOR),
     # Both.
     "heads": TENSOR,
     "kv_heads": TENSOR,

@@ -19,6 +19,7 @@ Shape suffixes: T times, E time embedding.
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from optax import contrib
 from diffeq_former.config import ModelConfig, OptimizerConfig
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.models.grid import default_grid
+from diffeq_former.models.partition import constrain, num_shards
 from diffeq_former.models.weight_specs import LinearSpec
 from diffeq_former.training.parts import Parts, bank_tree, get_bank, merge
 
@@ -53,15 +55,63 @@ def muon(c: OptimizerConfig, model: ModelConfig) -> optax.GradientTransformation
             lambda path, x: function(specs[path[1].key], x), tree
         )
 
-    orthogonalised = contrib.scale_by_muon(
-        beta=MOMENTUM,
-        mu_dtype=c.mu_dtype,
-        weight_dimension_numbers=functools.partial(for_each, _dimension_numbers),
+    orthogonalised = _whole_matrices(
+        contrib.scale_by_muon(
+            beta=MOMENTUM,
+            mu_dtype=c.mu_dtype,
+            weight_dimension_numbers=functools.partial(for_each, _dimension_numbers),
+        ),
+        for_each,
     )
     if model.parametrization == "mup":
         return orthogonalised  # which scales the updates of all parameters
     scaled = optax.stateless(lambda updates, _: for_each(_with_size_of_adam, updates))
     return optax.chain(orthogonalised, scaled)
+
+
+def _whole_matrices(
+    inner: optax.GradientTransformation, for_each: Callable
+) -> optax.GradientTransformation:
+    """Orthogonalise each matrix on one device.
+
+    Matrices are distributed by their first leading axis, in zeros if its length is no
+    multiple of the devices. Those without one are computed by every device. Otherwise
+    each of the 15 products would be a sum over shards of the matrix.
+    """
+
+    def update(updates, state, params=None):
+        del params
+        gathered = for_each(_gather, updates), for_each(_gather, state.mu)
+        directions, new = inner.update(gathered[0], state._replace(mu=gathered[1]))
+        cut = functools.partial(jax.tree.map, lambda x, old: x[: len(old)])
+        return (
+            cut(for_each(_scatter, directions), updates),
+            new._replace(mu=cut(for_each(_scatter, new.mu), updates)),
+        )
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def _gather(spec: LinearSpec, x: jax.Array) -> jax.Array:
+    if x.ndim == len(spec.kernel):
+        return constrain(x, *[None] * x.ndim)
+    padding = -len(x) % num_shards("matrices")
+    x = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
+    x = _distribute_over_fsdp(spec, x)
+    return constrain(x, "matrices", *[None] * (x.ndim - 1))
+
+
+def _scatter(spec: LinearSpec, x: jax.Array) -> jax.Array:
+    if x.ndim == len(spec.kernel):
+        return constrain(x, *spec.axes)
+    return constrain(_distribute_over_fsdp(spec, x), None, *spec.axes)
+
+
+def _distribute_over_fsdp(spec: LinearSpec, x: jax.Array) -> jax.Array:
+    """The step in between: XLA moves the shards of one mesh axis at a time."""
+    return constrain(
+        x, "embed", *(None if axis == "embed" else axis for axis in spec.axes)
+    )
 
 
 def _dimension_numbers(spec: LinearSpec, x: jax.Array) -> contrib.MuonDimensionNumbers:
@@ -134,6 +184,7 @@ def orthogonalise(
         direction_T = get_bank(name, directions)
         if model.base:
             rest = merge(rest, {"weights": {name: {"base": direction_T.sum(0)}}})
+        direction_T = direction_T.astype(gradient.kernels_T.dtype)
         banks[name] = gradient.replace(kernels_T=direction_T)
     return gradients.replace(rest=rest, banks=banks), state
 

@@ -168,6 +168,28 @@ def test_generated_kernels(block, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["muon", "weight_space_muon"])
+def test_gradients_in_bfloat16(name):
+    """Of which those of generated kernels are in models of this dtype."""
+    gradients = [
+        g.replace(
+            banks={
+                layer: of.replace(kernels_T=of.kernels_T.astype(jnp.bfloat16))
+                for layer, of in g.banks.items()
+            }
+        )
+        for g in two_gradients(TINY)
+    ]
+    params, expected = (
+        updated(name, TINY, g)[0] for g in (gradients, two_gradients(TINY))
+    )
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=0, atol=0.02),
+        params.merge(),
+        expected.merge(),
+    )
+
+
+@pytest.mark.parametrize("name", ["muon", "weight_space_muon"])
 def test_everything_else_is_updated_as_by_adamw(name):
     gradients = two_gradients(TINY)
     (found, _), (expected, _) = (updated(x, TINY, gradients) for x in (name, "adamw"))
