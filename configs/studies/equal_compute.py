@@ -13,7 +13,9 @@ LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}
 HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
 SHARED = ["model.weights=shared", "model.solver=lie_trotter"]
-ADAMW, MUON = "optimizer.name=adamw", "optimizer.name=muon"
+ADAMW, MUON, WEIGHT_SPACE = (
+    f"optimizer.name={name}" for name in ("adamw", "muon", "weight_space_muon")
+)
 
 
 def get_study():
@@ -22,6 +24,7 @@ def get_study():
         "plain muon": [*PLAIN, MUON],
         "hypernetwork adamw": [*HYPERNETWORK, ADAMW],
         "plain adamw": [*PLAIN, ADAMW],
+        "hypernetwork weight_space_muon": [*HYPERNETWORK, WEIGHT_SPACE],
         "shared muon": [*SHARED, MUON],
     }
     half = ["model.d_model=64", "model.num_heads=2"]

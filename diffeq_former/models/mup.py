@@ -34,8 +34,6 @@ The constants are such that about the same learning rate suits all rows.
 - Weight decay is that of the learning rate, without these factors.
 """
 
-import math
-
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.models.grid import default_grid
@@ -49,7 +47,7 @@ _BANKS = ("bank", "bias_bank", "scale_bank", "shift_bank")
 
 def mup_stddev(spec: LinearSpec) -> float:
     """Return the standard deviation of an initial kernel, base or bank."""
-    return KERNEL_SCALE * math.prod(spec.input_shape) ** -0.5
+    return KERNEL_SCALE * spec.matrix_shape[0] ** -0.5
 
 
 def final_norm_scale(c: ModelConfig) -> float:
@@ -80,10 +78,5 @@ def update_factor(c: ModelConfig, path: str, optimizer: str) -> float:
 
 
 def _kernel_factor(spec: LinearSpec, optimizer: str) -> float:
-    n_in = math.prod(spec.input_shape)
-    if optimizer == "adamw":
-        return ADAM_SCALE / n_in
-    # Queries, keys and values of a fused kernel are different matrices.
-    outputs = zip(spec.bias_shape, spec.bias_axes, strict=True)
-    n_out = math.prod(n for n, axis in outputs if axis != "qkv")
-    return (n_out / n_in) ** 0.5
+    n_in, n_out = spec.matrix_shape
+    return ADAM_SCALE / n_in if optimizer == "adamw" else (n_out / n_in) ** 0.5

@@ -5,6 +5,7 @@ generates its weights; the block's functions use those weights.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,26 @@ class LinearSpec:
     @property
     def input_axes(self) -> tuple[str, ...]:
         return self.axes[: self.num_inputs]
+
+    @property
+    def matrix_axes(self) -> tuple[list[int], list[int]]:
+        """The axes of the kernel that are the inputs and the outputs of each matrix.
+
+        Queries, keys and values of a fused kernel are different matrices.
+        """
+        outputs = range(self.num_inputs, len(self.kernel))
+        return (
+            list(range(self.num_inputs)),
+            [axis for axis in outputs if self.axes[axis] != "qkv"],
+        )
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """The numbers of inputs and outputs of each matrix."""
+        inputs, outputs = (
+            math.prod(self.kernel[axis] for axis in axes) for axes in self.matrix_axes
+        )
+        return inputs, outputs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 There is one function for each reason to communicate. Bytes are those of ring
 algorithms, as in planning/collectives.py: among n devices, each sends (n - 1) / n of
-the array in an all-gather or a reduce-scatter, and twice that in an all-reduce.
+the array in an all-gather or a reduce-scatter, twice that in an all-reduce, and
+(n - 1) / n of its own shard in an all-to-all.
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ from diffeq_former.hardware import Hardware
 from diffeq_former.models.attention_kernels import LANES
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.planning import shapes
+from diffeq_former.planning.muon import num_matrices
 from diffeq_former.planning.shapes import Array, Sizes, micro_batches
 from diffeq_former.training.flops import evaluations
 
@@ -32,7 +34,7 @@ from diffeq_former.training.flops import evaluations
 class Sent:
     """A collective operation and the bytes that one device sends in it."""
 
-    kind: str  # all-gather | all-reduce | reduce-scatter
+    kind: str  # all-gather | all-reduce | reduce-scatter | all-to-all
     axes: tuple[str, ...]  # mesh axes over which it communicates
     num_bytes: float
 
@@ -45,6 +47,7 @@ def sent(config: Config, sizes: Sizes, seq_len: int, hardware: Hardware) -> list
         *_summed_activations(config, sizes, seq_len),
         *_gathered_keys(config, sizes, seq_len),
         *_gathered_gradients(config, sizes, seq_len),
+        *_moved_matrices(config, sizes),
     ]
     return [message for message in messages if message.num_bytes]
 
@@ -181,6 +184,31 @@ def _gathered_gradients(config: Config, sizes: Sizes, seq_len: int) -> Iterator[
     """
     tokens = _tokens(config, sizes, seq_len) * sizes[SEQUENCE]
     yield _gather(4 * tokens * config.model.d_model, (SEQUENCE,), sizes)
+
+
+def _moved_matrices(config: Config, sizes: Sizes) -> Iterator[Sent]:
+    """Gradients and momenta of the matrices that Muon orthogonalises, and the results.
+
+    Shards of matrices become whole matrices and shards again, first over `fsdp`, then
+    over `tensor`. The gradient of a bank is computed from gathered kernels, at least by
+    compilers for GPUs; those for CPUs gather more.
+    """
+    distributed, on_each = num_matrices(config, sizes)
+    momentum = jnp.dtype(config.optimizer.mu_dtype).itemsize
+    num_bytes = 2 * (4 + momentum)  # gradient and result, momentum before and after
+    for spec in linear_specs(config.model).values():
+        kernel = Array(spec.kernel, spec.axes, itemsize=1)
+        size = distributed * num_bytes * kernel.num_bytes(sizes)
+        for axis in (FSDP, TENSOR):
+            if kernel.is_cut_by(axis):
+                n = sizes[axis]
+                yield Sent("all-to-all", (axis,), size * (n - 1) / n)
+        whole = on_each * (4 + momentum) * math.prod(spec.kernel)
+        yield _gather(whole, (FSDP, TENSOR), sizes)
+    if config.optimizer.name == "muon" and config.model.weights == "hypernetwork":
+        for array in shapes.table(config.model):
+            in_float32 = dataclasses.replace(array, itemsize=4)
+            yield _gather(in_float32.num_bytes(sizes, {TENSOR}), (FSDP,), sizes)
 
 
 def _tokens(config: Config, sizes: Sizes, seq_len: int) -> float:

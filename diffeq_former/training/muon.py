@@ -18,7 +18,6 @@ Shape suffixes: T times, E time embedding.
 """
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -34,6 +33,7 @@ from diffeq_former.models.weight_specs import LinearSpec
 from diffeq_former.training.parts import Parts, bank_tree, get_bank, merge
 
 MOMENTUM = 0.95
+ITERATIONS = 5
 # Root mean square of an update's entries, about that of updates by Adam.
 UPDATE_RMS = 0.2
 
@@ -58,6 +58,7 @@ def muon(c: OptimizerConfig, model: ModelConfig) -> optax.GradientTransformation
     orthogonalised = _whole_matrices(
         contrib.scale_by_muon(
             beta=MOMENTUM,
+            ns_steps=ITERATIONS,
             mu_dtype=c.mu_dtype,
             weight_dimension_numbers=functools.partial(for_each, _dimension_numbers),
         ),
@@ -97,14 +98,17 @@ def _gather(spec: LinearSpec, x: jax.Array) -> jax.Array:
         return constrain(x, *[None] * x.ndim)
     padding = -len(x) % num_shards("matrices")
     x = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
-    x = _distribute_over_fsdp(spec, x)
-    return constrain(x, "matrices", *[None] * (x.ndim - 1))
+    return _whole(_distribute_over_fsdp(spec, x))
 
 
 def _scatter(spec: LinearSpec, x: jax.Array) -> jax.Array:
     if x.ndim == len(spec.kernel):
         return constrain(x, *spec.axes)
-    return constrain(_distribute_over_fsdp(spec, x), None, *spec.axes)
+    return constrain(_distribute_over_fsdp(spec, _whole(x)), None, *spec.axes)
+
+
+def _whole(x: jax.Array) -> jax.Array:
+    return constrain(x, "matrices", *[None] * (x.ndim - 1))
 
 
 def _distribute_over_fsdp(spec: LinearSpec, x: jax.Array) -> jax.Array:
@@ -117,29 +121,14 @@ def _distribute_over_fsdp(spec: LinearSpec, x: jax.Array) -> jax.Array:
 def _dimension_numbers(spec: LinearSpec, x: jax.Array) -> contrib.MuonDimensionNumbers:
     first = x.ndim - len(spec.kernel)
     inputs, outputs = (
-        tuple(first + axis for axis in axes) for axes in _matrix_axes(spec)
+        tuple(first + axis for axis in axes) for axes in spec.matrix_axes
     )
     return contrib.MuonDimensionNumbers(inputs, outputs)
 
 
 def _with_size_of_adam(spec: LinearSpec, update: jax.Array) -> jax.Array:
     """Scale orthogonal matrices m x n, whose entries have mean square 1 / max(m, n)."""
-    m, n = (
-        math.prod(spec.kernel[axis] for axis in axes) for axes in _matrix_axes(spec)
-    )
-    return UPDATE_RMS * max(m, n) ** 0.5 * update
-
-
-def _matrix_axes(spec: LinearSpec) -> tuple[list[int], list[int]]:
-    """Return the axes of a kernel that are inputs and outputs of each matrix.
-
-    Queries, keys and values of a fused kernel are different matrices.
-    """
-    outputs = range(spec.num_inputs, len(spec.kernel))
-    return (
-        list(range(spec.num_inputs)),
-        [axis for axis in outputs if spec.axes[axis] != "qkv"],
-    )
+    return UPDATE_RMS * max(spec.matrix_shape) ** 0.5 * update
 
 
 def init_kernels(

@@ -100,11 +100,11 @@ class Update:
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
         if kernels := opt_state.kernels:
             gradients, kernels = lax.cond(
-                action == SKIP,
-                lambda: (gradients, kernels),
+                action != SKIP,
                 lambda: orthogonalise(
                     self.config, self.model, gradients, kernels, scale
                 ),
+                lambda: (gradients, kernels),
             )
             scale = jnp.float32(1.0)
         rest = update_tree(

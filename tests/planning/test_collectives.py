@@ -1,5 +1,6 @@
 """What a step of training sends: what its plan states, and no needless bytes."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,10 +8,12 @@ import numpy as np
 import pytest
 from cases import EVERY_MESH, mesh_of
 from jax.sharding import NamedSharding, PartitionSpec
-from plans import plan_of
+from plans import DEVICE, plan_of
 
+from diffeq_former.config import OptimizerConfig
 from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.planning import communication
+from diffeq_former.planning.closed_form import make_plan
 from diffeq_former.planning.collectives import collectives, sent_bytes
 from diffeq_former.planning.compiled import compile_step, memory_bytes
 from diffeq_former.planning.hlo import Program
@@ -86,6 +89,21 @@ def test_as_much_is_sent_as_planned(mesh, block, M):
     assert found["argument"] == pytest.approx(
         plan.memory.parameters + plan.memory.optimizer + plan.memory.batch, abs=32
     )
+
+
+@pytest.mark.parametrize(
+    "optimizer, weights",
+    [("weight_space_muon", "hypernetwork"), ("muon", "layer_table")],
+)
+def test_as_much_is_sent_for_muon_as_planned(optimizer, weights):
+    """Beside what AdamW sends. Three layers are distributed over four devices."""
+    c = plan_of(MESHES["data-fsdp-tensor"], weights=weights).config
+    c = dataclasses.replace(c, optimizer=OptimizerConfig(name=optimizer))
+    on_mesh = make_mesh(c.mesh)
+    found = sent_by_kind(compile_step(c, on_mesh), on_mesh)
+    planned = make_plan(c, dict(on_mesh.shape), DEVICE).sent
+    assert communication.by_kind(planned) == pytest.approx(found, rel=0.02)
+    assert found["all-to-all"] > 0
 
 
 def test_bytes_of_known_programs():
