@@ -11,11 +11,11 @@ Each size differs from the first in one of: width D, steps L, E. Other choices:
 SIZES = {
     "D 64 L 8 E 16": [],
     "D 128": ["model.d_model=128", "model.num_heads=4"],
-    "D 256": ["model.d_model=256", "model.num_heads=8"],
     "L 4": ["model.num_layers=4"],
     "L 16": ["model.num_layers=16"],
     "E 48": ["model.time_embed_dim=48"],
     "E 96": ["model.time_embed_dim=96"],
+    "D 256": ["model.d_model=256", "model.num_heads=8"],
 }
 FIRST = ["model.d_model=64", "model.num_heads=2", "model.time_embed_dim=16"]
 LEARNING_RATES = [0.008, 0.016, 0.032, 0.064, 0.128]
