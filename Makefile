@@ -10,7 +10,7 @@
 # make lint    checks format and style
 # make paper-small TEXT='text:books/*.txt'
 #              trains the models of the paper's figures and tables at the size of
-#              configs/small.py and writes a page, PAPER/page/index.html, in some hours on
+#              configs/paper_small.py and writes a page, PAPER/page/index.html, in some hours on
 #              two cores. TEXT is a source of tools/prepare_data.py, such as novels;
 #              OTHER_TEXT another to tune on; a fraction HELD_OUT of the documents of each
 #              is for validation. The same command resumes it
@@ -94,7 +94,7 @@ paper-small: install
 	test -e $(PAPER)/data/other || $(VENV)/bin/python tools/prepare_data.py \
 	    --source='$(OTHER_TEXT)' --tokenizer=sentencepiece:$(PAPER)/tokenizer.model \
 	    --seq_len=128 --validation_fraction=$(HELD_OUT) --output=$(PAPER)/data/other
-	$(VENV)/bin/python tools/experiment.py paper --config=configs/small.py \
+	$(VENV)/bin/python tools/experiment.py paper --config=configs/paper_small.py \
 	    --config.data.path=$(PAPER)/data/text --data=$(PAPER)/data/other \
 	    --output=$(PAPER) $(PAPER_FLAGS)
 

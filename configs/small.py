@@ -10,7 +10,7 @@ The plain transformer of the same width and depth:
 Data: any text, prepared with 4,096 SentencePiece pieces and --seq_len=128.
 Hardware: 2 CPU cores.
 Time: about 0.7 seconds per step on one core, 25 minutes in all.
-Result: see docs/results.md. configs/paper/small.py is the paper's recipe at this size.
+Result: see docs/results.md. configs/paper_small.py is the paper's recipe at this size.
 """
 
 from diffeq_former.config import default_config

@@ -10,8 +10,8 @@ tools/experiment.py comparison --config=configs/small.py \
 tools/experiment.py finetuning --config=configs/small.py --config.data.path=data/books \
   --data=data/wikitext --output=runs/study --full=training.num_steps=150 \
   --lora=training.num_steps=150
-tools/experiment.py paper --config=configs/small.py --config.data.path=data/books \
-  --data=data/wikitext --num_seeds=3 --output=runs/paper
+tools/experiment.py paper --config=configs/paper_small.py \
+  --config.data.path=data/books --data=data/wikitext --num_seeds=3 --output=runs/paper
 
 ablation trains --config with each value of one setting: the width of the time embedding
 (figures 14 and 15 of the paper), the two designs of its MLP

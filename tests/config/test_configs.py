@@ -75,7 +75,8 @@ def test_resolves_and_evaluates(name):
 def test_baseline_is_two_overrides(name):
     config = load(name).get_config()
     continuous, plain = resolve(config).model, baseline(config)
-    assert plain.step_size == 1
+    mup = plain.parametrization == "mup"  # whose depth interval has length 1
+    assert plain.step_size == (1 / plain.num_layers if mup else 1)
     assert count(plain) < count(continuous)
 
 

@@ -24,7 +24,7 @@ def test_a_plan_of_the_configured_mesh(tool):
     assert plan["mesh"] == {"data": 2, "fsdp": 2, "sequence": 1, "tensor": 1}
     assert (plan["target"], plan["num_devices"]) == ("gpu:a100-40:1x4", 4)
     assert plan["fits"] and plan["remat"] == "full" and 0 < plan["mfu_bound"] <= 1
-    kinds = {"all-gather", "all-reduce", "reduce-scatter"}
+    kinds = {"all-gather", "all-reduce", "reduce-scatter", "all-to-all"}
     assert plan["sent"].keys() == kinds and "compiled" not in plan
     assert "gpu:a100-40:1x4: 0.0" in result.stderr and "of 40 GB, fits" in result.stderr
 

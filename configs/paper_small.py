@@ -1,6 +1,6 @@
 """The paper's recipe at the size of a laptop: width 128, 8 steps, E = 48, length 128.
 
-    python -m diffeq_former.main --config=configs/paper/small.py --workdir=runs/paper \
+    python -m diffeq_former.main --config=configs/paper_small.py --workdir=runs/paper \
         --config.data.path=data/books
 
 The baseline, a plain transformer with the same best learning rate:
