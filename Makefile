@@ -10,8 +10,8 @@
 # make lint    checks format and style
 # make paper-small TEXT='text:books/*.txt'
 #              trains the models of the paper's figures and tables at the size of
-#              configs/paper_small.py and writes a page, PAPER/page/index.html, in some hours on
-#              two cores. TEXT is a source of tools/prepare_data.py, such as novels;
+#              configs/paper_small.py and writes a page, PAPER/page/index.html, in some
+#              hours on two cores. TEXT is a source of tools/prepare_data.py, such as novels;
 #              OTHER_TEXT another to tune on; a fraction HELD_OUT of the documents of each
 #              is for validation. The same command resumes it
 #
