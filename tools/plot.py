@@ -172,7 +172,7 @@ def convergence(
     with layout(run.mesh):
         curves = curves_of_solvers(run.config.model, run.params, tokens_BL, counts)
     with plotting.saved_figure(path) as axes:
-        for style, curve in zip(plotting.STYLES, curves, strict=True):
+        for curve, style in zip(curves, cycle(plotting.STYLES)):
             order = curve["measured_order"]
             label = curve["solver"] + ("" if order is None else f" ({order:.2f})")
             axes.plot(curve["num_steps"], curve["errors"], style, label=label)

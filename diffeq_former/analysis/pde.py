@@ -25,6 +25,7 @@ L sequence length, D model width, T grid steps.
 """
 
 import functools
+from itertools import cycle
 from pathlib import Path
 
 import jax
@@ -189,7 +190,7 @@ def _plot(path: Path, times, rows: list[dict], over_depth: list[dict]) -> None:
         left.set_ylabel("loss (nats/token)")
         left.grid(alpha=0.3)
         for axes, (name, label_y) in zip(panels, _METRICS.items(), strict=True):
-            styled = zip(coefficients, over_depth, plotting.STYLES, strict=True)
+            styled = zip(coefficients, over_depth, cycle(plotting.STYLES))
             for diffusion, metrics, style in styled:
                 label = f"diffusion {diffusion:.3g}"
                 axes.plot(times, metrics[name], style, label=label, ms=4, lw=0.8)

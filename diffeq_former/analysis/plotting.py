@@ -8,7 +8,7 @@ from diffeq_former.atomic_io import atomic_file, check_new
 from diffeq_former.errors import UserError
 
 # Line styles that are distinct in greyscale.
-STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x")
+STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x", ":P")
 DPI = 150
 COLORMAP = "Greys"  # colour map of all heat maps: larger values are darker
 

@@ -98,7 +98,7 @@ def optimum(points: list[tuple[float, float]]) -> float | None:
 def plot(comparison: Comparison, trials: list[dict], picture: Path) -> None:
     """Plot the loss of each trial over the searched value: a line for each model."""
     ticks = set()
-    with plotting.saved_figure(picture) as axes:
+    with plotting.saved_figure(picture, (8, 4)) as axes:
         for model, style in zip(comparison.models, cycle(plotting.STYLES)):
             points = sorted(_points(comparison, model, trials).items())
             good = [point for point in points if point[1] < math.inf]
@@ -113,7 +113,7 @@ def plot(comparison: Comparison, trials: list[dict], picture: Path) -> None:
         axes.set_xlabel(comparison.searched)
         axes.set_ylabel("last validation loss (nats per token)")
         axes.grid(alpha=0.3)
-        axes.legend()
+        axes.figure.legend(loc="outside right upper")
 
 
 def _points(
