@@ -100,7 +100,8 @@ def fold_step(c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]:
     """Return the same layer_table with step size 1, as transformers requires."""
     specs = BLOCKS[c.block].weight_specs(c)
     weights = with_step_lengths(specs, params["weights"], c.step_size)
-    return dataclasses.replace(c, horizon=0.0), params | {"weights": weights}
+    c = dataclasses.replace(c, horizon=float(c.num_layers))
+    return c, params | {"weights": weights}
 
 
 def _compare(path: Path, run, num_steps: int, mesh: Mesh) -> float:

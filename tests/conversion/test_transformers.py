@@ -28,7 +28,7 @@ LLAMA = {"block": "llama", "rope_base": 300.0}
 CUT = {"weights": "hypernetwork"}
 TWINS = {
     "gpt2": {},
-    "gpt2-short-steps": {"horizon": 1.0},
+    "gpt2-short-steps": {"parametrization": "mup"},
     "gpt2-relu2": {"activation": "relu_squared"},
     "gpt2-cut": {**CUT, "horizon": 1.0},
     "llama": {**LLAMA, "num_kv_heads": 2, "norm_eps": 1e-3},
