@@ -65,7 +65,7 @@ def test_nothing_is_overwritten(runs, tmp_path):
     [
         (["losses", "--metrics=a"], "--metrics: losses does not take it; leave it out"),
         (["losses"], "losses needs --workdir; see --help"),
-        (["curves"], "expected one of losses, depth, convergence; got 'curves'"),
+        (["curves"], "expected one of losses, depth, convergence, trend; got 'curves'"),
     ],
 )
 def test_each_mode_takes_its_own_flags(tmp_path, flags, message):
