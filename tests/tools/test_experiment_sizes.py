@@ -17,6 +17,7 @@ SETTINGS = {
     "model.max_len": LENGTH,
     "model.num_frequencies": FREQUENCIES,
     "training.batch_size": 4,
+    "optimizer.name": "adamw",  # with two moments of each parameter
 }
 CONFIG = [f"--config={ROOT}/configs/tiny.py"]
 CONFIG += [f"--config.{name}={value}" for name, value in SETTINGS.items()]
