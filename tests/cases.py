@@ -150,6 +150,11 @@ def with_options() -> ModelConfig:
     return model("llama", "hypernetwork", "midpoint", **grouped, **OPTIONS)
 
 
+def coupled() -> ModelConfig:
+    """Reversible steps, which have two states."""
+    return dataclasses.replace(with_options(), backward="reversible")
+
+
 def in_two_lots(cases, is_quick) -> list:
     """Parameters of a test, of which those that are not quick are left out at first."""
     return [
@@ -172,6 +177,8 @@ def name(config: ModelConfig) -> str:
         known += f"-{config.num_layers}_on_{config.time_segments}"
     if config.qk_norm:
         known += "-options"
+    if config.backward == "reversible":
+        known += "-reversible"
     return known if s == Stabilisers() else f"{known}-{s.norm}-{s.residual:g}"
 
 

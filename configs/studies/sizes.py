@@ -1,4 +1,4 @@
-"""Hypernetwork and plain transformer at one of several sizes, by AdamW and by Muon.
+"""Hypernetwork and plain transformer at one size, by each optimizer.
 
     python tools/experiment.py comparison --config=configs/small.py \
         --config.data.path=data/books --study=configs/studies/sizes.py \
@@ -7,18 +7,24 @@
     python tools/plot.py trend --comparison=runs/width-64 --comparison=runs/width-128 \
         --comparison=runs/width-256 --output=docs/trend.png
 
-All sizes have the learning rate of --config.
+The learning rates are the best of equal_compute.py, which searches them at width 64;
+muP keeps them right for all sizes.
 """
 
 HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
+MUON = ["optimizer.name=muon", "optimizer.learning_rate=0.032"]
+WEIGHT_SPACE = ["optimizer.name=weight_space_muon", "optimizer.learning_rate=0.032"]
+ADAMW = ["optimizer.name=adamw", "optimizer.learning_rate=0.064"]
 
 
 def get_study():
     models = {
-        f"{name} {optimizer}": [*settings, f"optimizer.name={optimizer}"]
-        for optimizer in ("muon", "adamw")
-        for name, settings in (("hypernetwork", HYPERNETWORK), ("plain", PLAIN))
+        "plain muon": [*PLAIN, *MUON],
+        "hypernetwork weight_space_muon": [*HYPERNETWORK, *WEIGHT_SPACE],
+        "hypernetwork muon": [*HYPERNETWORK, *MUON],
+        "plain adamw": [*PLAIN, *ADAMW],
+        "hypernetwork adamw": [*HYPERNETWORK, *ADAMW],
     }
     return {
         "baseline": "plain muon",

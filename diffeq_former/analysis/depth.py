@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.models.transformer import Transformer
@@ -74,7 +75,15 @@ def step(
       attend: Attention function of queries, keys and values; replace it to record or
         modify them.
       positions_L: Positions of the tokens in x_LD; None if it holds the whole sequence.
+
+    Raises:
+      UserError: If the model's steps are reversible.
     """
+    if c.backward == "reversible":
+        raise UserError(
+            "config.model.backward: this analysis follows one state through depth, but"
+            " reversible steps couple two; use a run with stored or binomial"
+        )
     both = terms(c, weights_S, field, attend, positions_L)
     block = BLOCKS[c.block]
     return stabilised_step(c, block, both, weights_S, x_LD, c.step_size)

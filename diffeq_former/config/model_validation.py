@@ -18,6 +18,7 @@ def validate_model(c: ModelConfig) -> None:
     _validate_heads(c)
     _validate_rotations(c)
     _validate_stabilisers(c)
+    _validate_backward(c)
     _validate_combination(c)
 
 
@@ -68,6 +69,27 @@ def _validate_stabilisers(c: ModelConfig) -> None:
             "config.model.chain_norms: True requires norms of the terms' inputs, but"
             f" model.stabilisers.norm is {norm}; use pre, or set chain_norms to False"
         )
+
+
+def _validate_backward(c: ModelConfig) -> None:
+    if c.backward == "stored":
+        return
+    if c.generate_weights == "per_step":
+        raise UserError(
+            f"config.model.generate_weights: with model.backward={c.backward}, steps"
+            " are differentiated with respect to tabulated weights; use tabulated"
+        )
+    is_flow = c.stabilisers.residual == 1 and c.stabilisers.norm != "post"
+    if c.backward == "reversible" and not is_flow:
+        raise UserError(
+            "config.model.backward: reversible steps need model.stabilisers.residual=1"
+            " and no post-norms, whose effect a step in reverse does not undo; set"
+            " these, or use stored or binomial"
+        )
+    if c.backward == "binomial":
+        fewer = f"fewer than model.num_layers ({c.num_layers})"
+        fits = c.num_checkpoints < c.num_layers
+        require(fits, "model.num_checkpoints", fewer, c.num_checkpoints)
 
 
 def _validate_combination(c: ModelConfig) -> None:

@@ -117,6 +117,10 @@ class ModelConfig:
     # Rematerialisation in the backward pass, see models/remat.py. none: save all;
     # full: no values within a step; dots: outputs of linear maps; save_*: named values.
     remat: RematPolicy = "none"
+    # States between steps in the backward pass, see models/depth.py. stored: all;
+    # binomial: num_checkpoints of them; reversible: none, by twice the evaluations.
+    backward: Literal["stored", "binomial", "reversible"] = "stored"
+    num_checkpoints: Count = 4  # binomial: stored states beside the first
     document_masking: bool = False  # mask attention across end-of-text tokens
     end_of_text: TokenId = -1  # id of the end-of-text token; set from the dataset
     # LoRA adapters on linear maps of a layer_table, see models/lora.py.
@@ -162,8 +166,13 @@ class ModelConfig:
 
     def for_inference(self) -> "ModelConfig":
         """Return the same model without settings that only matter in training."""
+        backward = "stored" if self.backward == "binomial" else self.backward
         return dataclasses.replace(
-            self, generate_weights="tabulated", remat="none", attention_dropout=0.0
+            self,
+            generate_weights="tabulated",
+            remat="none",
+            backward=backward,
+            attention_dropout=0.0,
         )
 
     def without_adapters(self) -> "ModelConfig":

@@ -6,7 +6,8 @@ with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`.
 With the solver `euler`, a step adds both terms at once, x + h (attention(x) +
 feed_forward(x)) (Tong et al. 2025, arXiv 2503.01329); `strang` applies half a
 feed-forward step before and half after the attention step; `lie_trotter` applies the
-attention step and then the feed-forward step.
+attention step and then the feed-forward step. With backward `reversible`, the steps of
+two states y and z are coupled (McCallum and Foster 2024, arXiv 2410.11648).
 
 B batch, L length, S length including cached tokens, D model, N heads, K key-value
 heads, H head size, h half the head size.
@@ -21,6 +22,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 _RELEASED_EPS = 1e-6  # epsilon of the layers' norms with `chain_norms`
+_COUPLING = 0.999  # of reversible steps
 
 
 class DiffEqFormerConfig(PretrainedConfig):
@@ -88,8 +90,12 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         x_BLD = self.embedding["token"][input_ids]
         if c.block == "gpt":
             x_BLD = x_BLD + self.embedding["position"][position_BL]
-        for k in range(c.num_layers):
-            x_BLD = self._step(k, x_BLD, position_BL, mask_BLS, past_key_values)
+        context = (position_BL, mask_BLS, past_key_values)
+        if getattr(c, "backward", "stored") == "reversible":
+            x_BLD = self._coupled_steps(x_BLD, context)
+        else:
+            for k in range(c.num_layers):
+                x_BLD = self._step(k, x_BLD, context)
         x_BLD = self._normalise(self.final_norm, x_BLD, c.norm_eps)[:, -logits_to_keep:]
         tied = not hasattr(self, "head")
         head_DV = self.embedding["token"].T if tied else self.head["kernel"]
@@ -100,9 +106,29 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
             logits=logits_BLV, past_key_values=past_key_values
         )
 
-    def _step(self, k: int, x_BLD, position_BL, mask_BLS, cache) -> Tensor:
-        """Take solver step k, with the weights of layer k."""
-        h = self.config.horizon / self.config.num_layers
+    def _coupled_steps(self, x_BLD: Tensor, context) -> Tensor:
+        y_BLD = z_BLD = x_BLD.float()
+        for k in range(self.config.num_layers):
+            forward_BLD = self._step(k, z_BLD, context, (1, 2 * k)) - z_BLD
+            y_BLD = _COUPLING * y_BLD + (1 - _COUPLING) * z_BLD + forward_BLD
+            z_BLD = z_BLD - (self._step(k, y_BLD, context, (-1, 2 * k + 1)) - y_BLD)
+        return y_BLD.to(x_BLD.dtype)
+
+    def _step(
+        self, k: int, x_BLD: Tensor, context, coupled: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Take solver step k, with the weights of layer k.
+
+        Args:
+          k: The number of the step.
+          x_BLD: The state.
+          context: Positions, mask and cache.
+          coupled: The sign of the step and the number of its entry in the cache; by
+            default 1 and k.
+        """
+        position_BL, mask_BLS, cache = context
+        sign, entry = coupled or (1, k)
+        h = sign * self.config.horizon / self.config.num_layers
         w = {
             name: {n: p[k] for n, p in unit.items()}
             for name, unit in self.weights.items()
@@ -111,7 +137,7 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         def attend(q_BLNH, k_BLKH, v_BLKH):
             q, keys, values = (x.transpose(1, 2) for x in (q_BLNH, k_BLKH, v_BLKH))
             if cache is not None:
-                keys, values = cache.update(keys, values, k)
+                keys, values = cache.update(keys, values, entry)
             groups = q.shape[1] // keys.shape[1]
             keys, values = (x.repeat_interleave(groups, 1) for x in (keys, values))
             o = nn.functional.scaled_dot_product_attention(
@@ -120,10 +146,10 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
             return o.transpose(1, 2)
 
         def attention(x):
-            return self._attention(w, x, position_BL, attend)
+            return self._attention(w, x.to(self.dtype), position_BL, attend)
 
         def feed_forward(x):
-            return self._feed_forward(w, x)
+            return self._feed_forward(w, x.to(self.dtype))
 
         if self.config.solver == "euler":
             return x_BLD + h * (attention(x_BLD) + feed_forward(x_BLD))

@@ -46,7 +46,8 @@ HF_MODULES = {
 def own_settings(c: ModelConfig) -> list[str]:
     """Return the model fields in use that GPT-2 and Llama in transformers lack."""
     names = ("chain_norms", "qk_norm", "logit_softcap")
-    return [name for name in names if getattr(c, name)]
+    own = [name for name in names if getattr(c, name)]
+    return own + ["backward=reversible"] * (c.backward == "reversible")
 
 
 def check_has_hf_equivalent(c: ModelConfig) -> None:

@@ -5,6 +5,7 @@ B batch, L length, D model, S stage times of a step.
 
 import flax.linen as nn
 import jax
+import numpy as np
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.hardware import Hardware
@@ -28,6 +29,7 @@ from diffeq_former.models.remat import (
 from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.models.transport import COSTS, cost_of_step
 from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode.solvers import SOLVERS
 
 
 class Step(nn.Module):
@@ -41,12 +43,22 @@ class Step(nn.Module):
       context: The values that all steps share: the parameters of the weight source
         (None with a table of weights), positions_BL, segments_BL (or None) and
         sequences_B.
+
+    Attributes:
+      config: The model's configuration.
+      train: Whether dropout is applied.
+      cached: Whether keys and values are read from and written to a cache.
+      hardware: What the program is compiled for.
+      reverse: Whether the step has the opposite sign, from the end of its interval to
+        the start. It uses the same weights, in the opposite order if their nodes are
+        symmetric, which is enough for the order of every solver.
     """
 
     config: ModelConfig
     train: bool
     cached: bool
     hardware: Hardware
+    reverse: bool = False
 
     @nn.compact
     def __call__(self, x_BLD: jax.Array, per_step, context):
@@ -57,6 +69,8 @@ class Step(nn.Module):
         h = c.step_size
         if length is not None:
             h = (c.interval * length).astype(x_BLD.dtype)
+        if self.reverse:
+            h, weights_S = -h, self._reversed(weights_S)
 
         def dropped(dx_BLD):
             return Dropout(c.dropout if self.train else 0.0)(dx_BLD, sequences_B)
@@ -75,13 +89,14 @@ class Step(nn.Module):
                 return constrain(o_BLNH, *QUERIES)
 
             weights = self._at(node, weights_S, sequences_B)
+            x_BLD = x_BLD.astype(c.dtype)
             dx_BLD = block.attention(c, weights, x_BLD, positions_BL, attend)
             return dropped(constrain(dx_BLD, *HIDDEN))
 
         @jax.named_scope("feed_forward")
         def feed_forward(node: int, x_BLD):
             weights = self._at(node, weights_S, sequences_B)
-            dx_BLD = block.feed_forward(c, weights, x_BLD)
+            dx_BLD = block.feed_forward(c, weights, x_BLD.astype(c.dtype))
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
         before_BLD = x_BLD
@@ -102,6 +117,13 @@ class Step(nn.Module):
                 c, specs, parameters, weights_or_times_S
             )
         return named(GENERATED_WEIGHTS, constrain_weights(specs, generated))
+
+    def _reversed(self, weights_S: dict) -> dict:
+        nodes = SOLVERS[self.config.solver].nodes
+        if any(1 - node not in nodes for node in nodes):
+            return weights_S
+        order = [nodes.index(1 - node) for node in nodes]
+        return jax.tree.map(lambda w: w[np.array(order)], weights_S)
 
     def _at(self, node: int, weights_S: dict, sequences_B: jax.Array) -> dict:
         weights = jax.tree.map(lambda w: w[node], weights_S)

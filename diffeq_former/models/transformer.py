@@ -10,14 +10,12 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.hardware import CPU, Hardware
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.depth import depth_module, initial_state, solution
 from diffeq_former.models.embedding import Embedding, FinalNorm, Head
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.hypernetwork import Hypernetwork
 from diffeq_former.models.logits import project
 from diffeq_former.models.partition import HIDDEN, constrain, constrain_weights
-from diffeq_former.models.remat import POLICIES
-from diffeq_former.models.scan import scan_over_grid
-from diffeq_former.models.step import Step
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.grid import Grid
 
@@ -51,10 +49,7 @@ class Transformer(nn.Module):
         self.final_norm = FinalNorm(c, self.block.final_norm_spec(c))
         if not self.block.tied_head(c):
             self.head = Head(c)
-        step = scan_over_grid(
-            Step, c.num_layers, POLICIES[c.remat], remat=c.remat != "none"
-        )
-        self.depth = step(c, self.train, self.cached, self.hardware)
+        self.depth = depth_module(c, self.train, self.cached, self.hardware)
 
     def __call__(self, tokens_BL: jax.Array, **options) -> jax.Array:
         """Return the logits [B, L, V], float32; the options are those of `hidden`."""
@@ -100,7 +95,9 @@ class Transformer(nn.Module):
         x_BLD = embedded_BLD
         if x_BLD is None:
             x_BLD = self.embed(tokens_BL, positions_BL, sequences_B)
-        x_BLD, _ = self.depth(x_BLD, (per_step, grid.lengths_T), context)
+        per_step = (per_step, grid.lengths_T)
+        state, _ = self.depth(initial_state(c, x_BLD), per_step, context)
+        x_BLD = solution(c, state)
         x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
         return constrain(x_BLD, *HIDDEN)
 

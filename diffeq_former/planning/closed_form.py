@@ -18,7 +18,12 @@ from diffeq_former.planning.communication import Sent
 from diffeq_former.planning.devices import Device
 from diffeq_former.planning.memory import Memory, is_fused, kept_bytes, memory
 from diffeq_former.planning.muon import orthogonalisation_flops
-from diffeq_former.planning.remat_cost import multiplied, share_of
+from diffeq_former.planning.remat_cost import (
+    extra_forward_passes,
+    multiplied,
+    multiplied_forward,
+    share_of,
+)
 from diffeq_former.planning.shapes import Sizes, micro_batches
 from diffeq_former.training import state as states
 from diffeq_former.training.flops import flops_per_token
@@ -153,16 +158,22 @@ def _abstract_state(config: Config) -> states.TrainState:
 def flops_of_step(config: Config, sizes: Sizes, seq_len: int) -> float:
     """Return the matrix-product FLOPs of a training step on one device.
 
-    They are those of the solver steps, including the recomputation of the remat policy;
+    They are those of the solver steps, including what the backward pass computes again;
     of the logits; of the weight table, forward and backward; and of Muon.
     """
     c = config.model
     queries = seq_len / sizes[SEQUENCE]
     num_sequences = config.training.batch_size / num_batch_shards(sizes)
-    field = multiplied(share_of(c, sizes[TENSOR])).of(num_sequences, seq_len, queries)
+    share = share_of(c, sizes[TENSOR])
+    both, forward = (
+        amount(share).of(num_sequences, seq_len, queries)
+        for amount in (multiplied, multiplied_forward)
+    )
+    num_steps = 2 * c.num_layers if c.backward == "reversible" else c.num_layers
+    field = num_steps * (both + extra_forward_passes(c) * forward)
     logits = 6 * num_sequences * queries * c.d_model * c.vocab_size / sizes[TENSOR]
     rest = _generation_flops(config, sizes) + orthogonalisation_flops(config, sizes)
-    return c.num_layers * field + logits + rest
+    return field + logits + rest
 
 
 def _generation_flops(config: Config, sizes: Sizes) -> float:

@@ -26,6 +26,7 @@ from diffeq_former.models.attention_kernels import LANES
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.planning import shapes
 from diffeq_former.planning.muon import num_matrices
+from diffeq_former.planning.remat_cost import extra_forward_passes
 from diffeq_former.planning.shapes import Array, Sizes, micro_batches
 from diffeq_former.training.flops import evaluations
 
@@ -70,14 +71,16 @@ def _scatter(size: float, axes: tuple[str, ...], sizes: Sizes) -> Sent:
 def _gathered_weights(config: Config, sizes: Sizes) -> Iterator[Sent]:
     """Weights sharded over `fsdp`, which are gathered before use.
 
-    Each micro-batch gathers the table in the forward and the backward pass; embeddings
-    and an untied head are gathered once.
+    Each micro-batch gathers a step's weights in the forward pass and in the backward
+    pass, and whenever the step is taken again; embeddings and an untied head are
+    gathered once.
     """
     c, M = config.model, micro_batches(config, sizes)
+    times = 1 + max(1, extra_forward_passes(c))
     steps = c.num_layers if c.generate_weights == "per_step" else 1
     for array in filter(lambda a: a.is_cut_by(FSDP), shapes.table(c)):
         whole = array.num_bytes(sizes, {TENSOR})
-        yield _gather(2 * M * steps * whole, (FSDP,), sizes)
+        yield _gather(times * M * steps * whole, (FSDP,), sizes)
     for array in shapes.outer(c):
         yield _gather(array.num_bytes(sizes, {TENSOR}), (FSDP,), sizes)
 
@@ -147,8 +150,9 @@ def _summed_over_rows(
 def _summed_activations(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
     """States around linear maps whose inputs or outputs are sharded over `tensor`.
 
-    Sharded inputs need a sum in the forward pass, sharded outputs in the backward pass.
-    The embedding and the unembedding add one state each.
+    Sharded inputs need a sum in each forward pass, sharded outputs in the backward
+    pass; each term has one map with sharded inputs, its last. The embedding and the
+    unembedding add one state each.
     """
     c = config.model
     attention, feed_forward = evaluations(c)
@@ -156,6 +160,7 @@ def _summed_activations(config: Config, sizes: Sizes, seq_len: int) -> Iterator[
         feed_forward if "mlp" in spec.axes else attention
         for spec in linear_specs(c).values()
     )
+    times += extra_forward_passes(c) * (attention + feed_forward)
     state = _tokens(config, sizes, seq_len) * c.d_model
     itemsize = jnp.dtype(c.dtype).itemsize
     yield _sum(times * state * itemsize, (TENSOR,), sizes)
@@ -165,7 +170,7 @@ def _summed_activations(config: Config, sizes: Sizes, seq_len: int) -> Iterator[
 def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]:
     """Keys and values, which are gathered along `sequence`.
 
-    They are gathered in the forward pass and, with remat, again in the backward pass;
+    They are gathered in each forward pass and, with remat, again in the backward pass;
     their gradients are summed.
     """
     c = config.model
@@ -173,7 +178,8 @@ def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]
     tokens = _tokens(config, sizes, seq_len) * sizes[SEQUENCE]
     entries = 2 * tokens * (c.kv_heads / sizes[TENSOR]) * c.head_dim
     size = attention * entries * jnp.dtype(c.dtype).itemsize
-    yield _gather(size * (1 if c.remat == "none" else 2), (SEQUENCE,), sizes)
+    times = 1 + (c.remat != "none") + extra_forward_passes(c)
+    yield _gather(times * size, (SEQUENCE,), sizes)
     yield _sum(size, (SEQUENCE,), sizes)
 
 

@@ -20,6 +20,7 @@ from diffeq_former.distributed.sharding_rules import (
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.attention_kernels import LANES, choose
 from diffeq_former.planning import shapes
+from diffeq_former.planning.muon import orthogonalisation_bytes
 from diffeq_former.planning.remat_cost import kept, share_of
 from diffeq_former.planning.shapes import Sizes, micro_batches
 
@@ -34,7 +35,7 @@ class Memory:
     table: float  # generated weights
     table_gradients: float  # with respect to the table
     embeddings: float  # gathered embeddings and unembedding, and their gradients
-    saved_states: float  # what the remat policy saves for all solver steps
+    saved_states: float  # what the forward pass saves of all solver steps
     one_step: float  # recomputed activations of one solver step
     loss_chunk: float  # logits and their gradient
     orthogonalisation: float  # copies of the largest kernels, by Muon
@@ -111,6 +112,7 @@ def memory(
     one_step = kept_bytes(config, sizes, seq_len, fused, "none")
     per_step = config.model.generate_weights == "per_step"
     accumulated = micro_batches(config, sizes) > 1
+    recomputes = config.model.remat != "none" or config.model.backward != "stored"
     return Memory(
         parameters=parameters,
         optimizer=optimizer,
@@ -120,15 +122,10 @@ def memory(
         if per_step
         else _table_gradients(config, sizes, hardware),
         embeddings=_embeddings(config, sizes),
-        saved_states=config.model.num_layers
-        * (
-            kept_bytes(config, sizes, seq_len, fused, config.model.remat)
-            + _added_by_tpu(config, sizes, seq_len, hardware)
-        ),
-        one_step=one_step * (config.model.remat != "none")
-        + _whole_keys(config, sizes, seq_len),
+        saved_states=_saved_states(config, sizes, seq_len, hardware),
+        one_step=one_step * recomputes + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
-        orthogonalisation=_orthogonalisation(config, sizes),
+        orthogonalisation=orthogonalisation_bytes(config, sizes),
         update_copies=_largest_bank(config, sizes) * (1 + optimizer / parameters)
         if hardware.platform != "cpu"
         else 0.0,
@@ -146,8 +143,8 @@ def least_memory(
 ) -> dict[str, float]:
     """Return the parts of the memory that no step on one device can do without.
 
-    Unlike those of `memory` they need no trace of a step: with any remat policy, the
-    states between the solver steps are saved.
+    Unlike those of `memory` they need no trace of a step: with any remat policy, states
+    between the solver steps are saved.
 
     Args:
       config: Config of the run.
@@ -156,17 +153,34 @@ def least_memory(
       seq_len: Sequence length.
     """
     c, (parameters, optimizer) = config.model, state
-    positions = _sequences(config, sizes) * seq_len / sizes[SEQUENCE]
+    num_states = c.num_layers if c.backward == "stored" else 1
     return {
         "parameters": parameters,
         "optimizer": optimizer,
         "table": _table(c, sizes),
         "batch": _batch(config, sizes, seq_len),
-        "saved states": c.num_layers
-        * positions
-        * c.d_model
-        * jnp.dtype(c.dtype).itemsize,
+        "saved states": num_states * _state(config, sizes, seq_len, c.dtype),
     }
+
+
+def _saved_states(
+    config: Config, sizes: Sizes, seq_len: int, hardware: Hardware
+) -> float:
+    """Return the bytes of the states that the backward pass holds, on one device."""
+    c = config.model
+    if c.backward == "binomial":
+        return (c.num_checkpoints + 1) * _state(config, sizes, seq_len, c.dtype)
+    if c.backward == "reversible":  # two states and their gradients
+        return 4 * _state(config, sizes, seq_len, "float32")
+    fused = is_fused(config, sizes, hardware, seq_len)
+    of_a_step = kept_bytes(config, sizes, seq_len, fused, c.remat)
+    return c.num_layers * (of_a_step + _added_by_tpu(config, sizes, seq_len, hardware))
+
+
+def _state(config: Config, sizes: Sizes, seq_len: int, dtype: str) -> float:
+    """Return the bytes of the states of a micro-batch, on one device."""
+    positions = _sequences(config, sizes) * seq_len / sizes[SEQUENCE]
+    return positions * config.model.d_model * jnp.dtype(dtype).itemsize
 
 
 def kept_bytes(
@@ -227,21 +241,6 @@ def _factored(config: Config, sizes: Sizes) -> float:
         return 0.0
     banks = sum(array.num_bytes(sizes) for array in shapes.banks(config.model))
     return banks - _largest_bank(config, sizes)
-
-
-# Measured on a CPU: 5.3 with JAX 0.10, 3.4 with 0.12.
-_COPIES_OF_MUON = 4.2
-
-
-def _orthogonalisation(config: Config, sizes: Sizes) -> float:
-    """Return the bytes of the matrices that Muon orthogonalises at a time, copied."""
-    name, c = config.optimizer.name, config.model
-    if name == "adamw":
-        return 0.0
-    if name == "muon" and c.weights == "hypernetwork":
-        return _COPIES_OF_MUON * _largest_bank(config, sizes)
-    copies = (4 / array.itemsize * array.num_bytes(sizes) for array in shapes.table(c))
-    return _COPIES_OF_MUON * max(copies)
 
 
 def _largest_bank(config: Config, sizes: Sizes) -> float:

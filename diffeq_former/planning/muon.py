@@ -1,4 +1,4 @@
-"""The matrices that Muon orthogonalises in a step, and the FLOPs that it takes."""
+"""The matrices that Muon orthogonalises in a step, and the FLOPs and memory of that."""
 
 import math
 
@@ -6,6 +6,7 @@ from diffeq_former.config import Config
 from diffeq_former.distributed.sharding_rules import FSDP, TENSOR
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.models.grid import default_grid
+from diffeq_former.planning import shapes
 from diffeq_former.planning.shapes import Sizes
 from diffeq_former.training.muon import ITERATIONS
 
@@ -44,3 +45,18 @@ def orthogonalisation_flops(config: Config, sizes: Sizes) -> float:
         apart = math.prod(spec.kernel) // (m * n)
         of_block += apart * ITERATIONS * (4 * m**2 * n + 2 * m**3)
     return (distributed / (sizes[FSDP] * sizes[TENSOR]) + on_each) * of_block
+
+
+# Measured on a CPU: 5.3 with JAX 0.10, 3.4 with 0.12.
+_COPIES = 4.2
+
+
+def orthogonalisation_bytes(config: Config, sizes: Sizes) -> float:
+    """Return the bytes of the matrices that are orthogonalised at a time, copied."""
+    name, c = config.optimizer.name, config.model
+    if name == "adamw":
+        return 0.0
+    if name == "muon" and c.weights == "hypernetwork":
+        return _COPIES * max(array.num_bytes(sizes) for array in shapes.banks(c))
+    copies = (4 / array.itemsize * array.num_bytes(sizes) for array in shapes.table(c))
+    return _COPIES * max(copies)

@@ -124,6 +124,8 @@ def _changes(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Change]:
     yield {"training.loss_chunk": max(1, min(config.training.loss_chunk, seq_len) // 4)}
     yield {f"mesh.{DATA}": 1, f"mesh.{FSDP}": num_shards}
     yield {"model.remat": "full"}
+    if config.model.backward == "stored":
+        yield {"model.backward": "binomial"}
     yield {"model.generate_weights": "per_step"}
     yield {"optimizer.mu_dtype": "bfloat16"}
     yield {"optimizer.nu_dtype": "bfloat16"}

@@ -18,6 +18,7 @@ from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
 from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode import binomial
 from diffeq_former.ode.grid import stage_times
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.jaxpr_flops import dot_flops
@@ -85,6 +86,21 @@ def multiplied(c: ModelConfig) -> Amount:
         return pullback(x)
 
     return _amount((n, n) for n in dot_flops(forward_and_backward, *arguments))
+
+
+@functools.cache
+def multiplied_forward(c: ModelConfig) -> Amount:
+    """Return the matrix-product FLOPs of a step in the forward pass."""
+    step, arguments = _step(c)
+    return _amount((n, n) for n in dot_flops(step, *arguments))
+
+
+def extra_forward_passes(c: ModelConfig) -> float:
+    """Return how often the backward pass takes each step forward, beside `c.remat`."""
+    if c.backward == "binomial":
+        plan = binomial.schedule(c.num_layers, c.num_checkpoints)
+        return 1 + plan.num_recomputed / c.num_layers
+    return float(c.backward == "reversible")
 
 
 def _amount(sizes_and_values) -> Amount:

@@ -79,8 +79,10 @@ def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
 
 def evaluations(c: ModelConfig) -> tuple[int, int]:
     """Return how often attention and feed-forward are evaluated over depth."""
-    solver = SOLVERS[c.solver]
+    solver, num_steps = SOLVERS[c.solver], c.num_layers
+    if c.backward == "reversible":
+        num_steps *= 2
     if isinstance(solver, Splitting):
         terms = [term for term, _ in solver.substeps]
-        return c.num_layers * terms.count(0), c.num_layers * terms.count(1)
-    return c.num_layers * len(solver.b), c.num_layers * len(solver.b)
+        return num_steps * terms.count(0), num_steps * terms.count(1)
+    return num_steps * len(solver.b), num_steps * len(solver.b)

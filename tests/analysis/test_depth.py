@@ -5,11 +5,22 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from cases import OPTIONS, TINY, mesh_of, model, name, params_of, stabilised, tokens_of
+from cases import (
+    OPTIONS,
+    TINY,
+    coupled,
+    mesh_of,
+    model,
+    name,
+    params_of,
+    stabilised,
+    tokens_of,
+)
 
 from diffeq_former.analysis import depth
 from diffeq_former.analysis.loaded_model import LoadedModel
 from diffeq_former.config import Stabilisers
+from diffeq_former.errors import UserError
 from diffeq_former.models.transformer import Transformer, outer_params
 
 # Every solver with one block, and every norm with both.
@@ -45,6 +56,14 @@ def test_states_are_those_of_the_model(config):
     if config.block == "llama":  # has no positions in its embedding
         np.testing.assert_array_equal(states_TLD[0], token)
     np.testing.assert_allclose(found_LV, logits_LV, atol=1e-4)
+
+
+def test_reversible_steps_are_refused():
+    """They have two states, of which an analysis would follow one."""
+    config = coupled()
+    table = {"kernel": np.zeros((config.num_layers, 1))}
+    with pytest.raises(UserError, match="reversible steps couple two; use a run with"):
+        depth.states(config, table, np.zeros((8, config.d_model)))
 
 
 def test_attention_maps_weigh_the_values():

@@ -112,6 +112,18 @@ REFUSALS = [
         "a layer_table stores its weights, so there is nothing to generate per_step",
     ),
     ({"model.chain_norms": True}, "only the llama block can chain its norms"),
+    (
+        {"model.backward": "reversible", "model.generate_weights": "per_step"},
+        "steps are differentiated with respect to tabulated weights; use tabulated",
+    ),
+    (
+        {"model.backward": "reversible", "model.stabilisers.residual": 0.5},
+        "reversible steps need model.stabilisers.residual=1",
+    ),
+    (
+        {"model.backward": "binomial", "model.num_checkpoints": 12},
+        "num_checkpoints: expected fewer than model.num_layers (12), got 12",
+    ),
     ({"model.stabilisers.residuals": 1.0}, "is config.model.stabilisers.residual"),
     ({"model.tied_head": True}, "tied_head: the gpt block always ties its head;"),
     ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),

@@ -44,6 +44,8 @@ OWN = {
     "llama-euler": {**LLAMA, **LLAMA3, "solver": "euler", "num_kv_heads": 2},
     "llama-released": {**LLAMA, "chain_norms": True},
     "llama-tied-euler": {**LLAMA, "solver": "euler", "tied_head": True},
+    "gpt-reversible": {"solver": "strang", "backward": "reversible"},
+    "llama-reversible": {**LLAMA, "backward": "reversible", "num_kv_heads": 2},
     "gpt-options": OPTIONS,
     "llama-options": {**LLAMA, **OPTIONS, "num_kv_heads": 2},
 }

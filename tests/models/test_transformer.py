@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cases import (
     TINY,
+    coupled,
     covering,
     is_allowed,
     model,
@@ -78,7 +79,7 @@ def logits_and_table(module, tokens_BL):
     return module(tokens_BL, table=table), table
 
 
-@over(*covering(), with_options())
+@over(*covering(), with_options(), coupled())
 def test_causality(config):
     """Another token changes nothing before it, and all that comes after."""
     params, tokens_BL = params_of(config), tokens_of(config)
@@ -102,6 +103,7 @@ def test_causality(config):
     on_segments()[1],
     model("gpt", "shared", "rk4"),
     with_options(),
+    coupled(),
 )
 def test_cached_decoding_equals_the_full_forward_pass(config):
     """Prompts of two lengths, padded on the right, then token by token."""

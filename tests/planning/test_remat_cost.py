@@ -78,13 +78,22 @@ def test_without_a_policy_the_scan_keeps_a_little_less():
     ],
 )
 def test_flops_are_those_of_the_traced_step(solver, weights, block, remat):
+    check_flops(solver, weights, block, remat=remat)
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_flops_of_reversible_steps(remat):
+    check_flops("heun", "shared", "gpt", remat=remat, backward="reversible")
+
+
+def check_flops(solver, weights, block, **options):
     model = dataclasses.replace(
         TINY,
         solver=solver,
         weights=weights,
         block=block,
-        remat=remat,
         attention_implementation="xla",  # other kernels skip masked scores
+        **options,
     )
     whole = Config(model=model, training=TrainingConfig(batch_size=ROWS))
     batch = jax.ShapeDtypeStruct((1, ROWS, model.max_len), np.int32)
