@@ -33,6 +33,7 @@ REQUIREMENTS = [
 
 QUANTIZED = ["qwix>=0.1.8,<0.2"]
 PLOT = ["matplotlib>=3.9,<4"]
+ODE = ["diffrax>=0.7.2,<0.8"]
 SERVE = ["pydantic>=2.12,<3", "starlette>=1,<2", "uvicorn>=0.38,<0.55"]
 
 EXTRAS = {
@@ -44,11 +45,13 @@ EXTRAS = {
     "plan-gpu": ["jax[cuda13-local]", "nvidia-cuda-nvcc>=13,<14", "nvidia-cudnn-cu13"],
     "quantized": QUANTIZED,
     "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
+    "ode": ODE,
     "plot": PLOT,
     "serve": SERVE,
     "harness": ["lm_eval>=0.4.13,<0.5"],
     "quality": ["cosmic-ray>=8.7,<9", "coverage>=7.10,<8"],
     "test": [
+        *ODE,
         *PLOT,
         *SERVE,
         *QUANTIZED,

@@ -29,6 +29,7 @@ from diffeq_former.inference.resolve_dataset import load_dataset
 from diffeq_former.inference.solver_steps import with_num_steps
 from diffeq_former.inference.text import continue_texts
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.diffrax_solver import parse
 from diffeq_former.training import run_directory
 from diffeq_former.training.run_directory import LoadedRun
 
@@ -87,6 +88,8 @@ class Run(LoadedRun):
         *,
         data: str | Path | None = None,
         batch_size: int | None = None,
+        solver: str | None = None,
+        rtol: float = 0.0,
     ) -> dict[str, float]:
         """Return the loss on the validation split of a dataset.
 
@@ -95,13 +98,20 @@ class Run(LoadedRun):
           data: A prepared dataset with the run's tokenizer; None: the run's.
           batch_size: The number of sequences in a batch; None: those of a micro-batch
             of training.
+          solver: A method of diffrax such as diffrax:Tsit5, which integrates in place
+            of the model's own (ode/diffrax_solver.py); None: the model's own.
+          rtol: The tolerance of such a solver, whose steps are then adaptive; 0: it
+            takes `num_steps` steps of equal length.
 
         Returns:
-          `loss` (nats per token), `perplexity`, `bits_per_byte`, and `tokens`.
+          `loss` (nats per token), `perplexity`, `bits_per_byte`, `tokens` and, with a
+          solver of diffrax, `num_evaluations`, the mean number of evaluations of the
+          vector field for a batch.
 
         Raises:
-          UserError: If there is no such dataset, it has another tokenizer, or the model
-            has no weights for this number of steps.
+          UserError: If there is no such dataset or solver, the dataset has another
+            tokenizer, the model has no weights for this number of steps, or adaptive
+            steps become too many.
         """
         config = self.config
         if num_steps is not None:
@@ -116,7 +126,8 @@ class Run(LoadedRun):
             config = dataclasses.replace(config, training=training)
         dataset = load_dataset(self, data)
         config = run_directory.fit(config, dataset)
-        return make_evaluate(config, dataset, self.mesh)(self.params)
+        method = parse(solver, config.model.num_layers, rtol)
+        return make_evaluate(config, dataset, self.mesh, method)(self.params)
 
     def weights(self, times: Sequence[float] | None = None) -> dict[str, dict]:
         """Return W(t) at some times, as arrays [T, ...] in float32 on the host.

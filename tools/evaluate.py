@@ -5,7 +5,11 @@ tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
 Each line on stdout is one JSON object: split, step, num_steps, loss (nats per token),
 perplexity, bits_per_byte, tokens, and flops_per_token of the forward pass. With
 --num_steps, the same continuous model is integrated with other numbers of solver steps
-than in training; tools/plot.py depth plots the result.
+than in training; tools/plot.py depth plots the result. With --solver, a method of
+diffrax integrates it, and lines have solver, rtol and num_evaluations, the mean number
+of evaluations of the vector field for a batch, in place of the FLOPs:
+
+tools/evaluate.py --workdir=runs/tiny --solver=diffrax:Tsit5 --rtol=1e-3
 
 The mesh is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1. With several processes, started as
@@ -36,6 +40,16 @@ _BATCH_SIZE = flags.DEFINE_integer(
     None,
     "Sequences per batch; by default those of a micro-batch of training.",
 )
+_SOLVER = flags.DEFINE_string(
+    "solver",
+    None,
+    "A method of diffrax, such as diffrax:Tsit5; by default the run's solver.",
+)
+_RTOL = flags.DEFINE_float(
+    "rtol",
+    0.0,
+    "With --solver: tolerance of adaptive steps; 0: --num_steps of equal length.",
+)
 flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
 
@@ -58,11 +72,20 @@ def main() -> None:
     dataset = load_dataset(run, _DATA.value)
     for model in models:
         steps = model.num_layers
-        metrics = run.evaluate(steps, data=_DATA.value, batch_size=_BATCH_SIZE.value)
-        flops = forward_flops_per_token(model, dataset.seq_len)
+        metrics = run.evaluate(
+            steps,
+            data=_DATA.value,
+            batch_size=_BATCH_SIZE.value,
+            solver=_SOLVER.value,
+            rtol=_RTOL.value,
+        )
         line = {"split": SPLIT, "step": run.step, "num_steps": steps, **metrics}
+        if _SOLVER.value is None:
+            line["flops_per_token"] = forward_flops_per_token(model, dataset.seq_len)
+        else:
+            line |= {"solver": _SOLVER.value, "rtol": _RTOL.value}
         if is_primary():
-            print_line(line | {"flops_per_token": flops})
+            print_line(line)
 
 
 if __name__ == "__main__":

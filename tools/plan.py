@@ -105,13 +105,16 @@ def _summary(report: dict) -> str:
     text = f"{fits}: {total / 1e9:.4g} of {available / 1e9:.4g} GB"
     if "attention" not in report:
         return text
-    sent, blocking = sum(report["sent"].values()), report["sent_blocking"]
-    shares = report["cycle_shares"].items()
-    return (
-        f"{text}; attention: {report['attention']}; sends {sent / 1e9:.4g} GB,"
-        f" {blocking / 1e9:.4g} GB of it while nothing else runs;"
-        f" {report['compile_seconds']:.0f} s to compile"
-        + "".join(f", {name} {share:.0%}" for name, share in shares)
+    text += f"; attention: {report['attention']}"
+    if "sent" in report:
+        sent, blocking = sum(report["sent"].values()), report["sent_blocking"]
+        text += (
+            f"; sends {sent / 1e9:.4g} GB, {blocking / 1e9:.4g} GB of it while nothing"
+            " else runs"
+        )
+    shares = report.get("cycle_shares", {}).items()
+    return f"{text}; {report['compile_seconds']:.0f} s to compile" + "".join(
+        f", {name} {share:.0%}" for name, share in shares
     )
 
 

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 _RELEASED_EPS = 1e-6  # epsilon of the layers' norms with `chain_norms`
@@ -107,6 +107,10 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def _coupled_steps(self, x_BLD: Tensor, context) -> Tensor:
+        cache = context[-1]
+        if cache is not None:  # two entries for each step
+            missing = 2 * self.config.num_layers - len(cache.layers)
+            cache.layers.extend(DynamicLayer() for _ in range(missing))
         y_BLD = z_BLD = x_BLD.float()
         for k in range(self.config.num_layers):
             forward_BLD = self._step(k, z_BLD, context, (1, 2 * k)) - z_BLD

@@ -24,8 +24,10 @@ from diffeq_former.distributed.mesh import (
     rows_at_once,
     shard_batch,
 )
+from diffeq_former.errors import UserError
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.diffrax_solver import DiffraxSolver
 
 SPLIT = "validation"
 
@@ -45,34 +47,46 @@ class Evaluate(Protocol):
         Returns:
           `loss` (nats per token), `perplexity` (its exponential), `bits_per_byte`
           (total nats / ln 2 / bytes of the split's text), `tokens` (number of predicted
-          tokens); or None if `should_stop` returned True.
+          tokens) and, with a solver of diffrax, `num_evaluations` (of the vector field,
+          mean over the batches); or None if `should_stop` returned True.
         """
 
 
-def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
+def make_evaluate(
+    config: Config, dataset: Dataset, mesh: Mesh, solver: DiffraxSolver | None = None
+) -> Evaluate:
     """Return the evaluation function of one model, sharded over the mesh.
 
     A batch is as large as a micro-batch of training, rounded up to a multiple of the
     number of shards. The metrics do not depend on the batch size, as sums are taken
-    over the whole split before they are divided.
+    over the whole split before they are divided. With adaptive steps of a solver, which
+    are those of a batch, they do depend on it.
 
     Raises:
-      UserError: If the mesh axis `sequence` does not divide the sequence length.
+      UserError: If the mesh axis `sequence` does not divide the sequence length, or the
+        solver needs weights that the model does not have. The function raises it if
+        adaptive steps become too many.
     """
+    if solver is not None and config.model.weights == "layer_table":
+        raise UserError(
+            f"solver=diffrax:{solver.name}: this model is a layer_table, which has no"
+            " weights between its layers; use its own solver, or a run with other"
+            " model.weights"
+        )
     check_length_fits(config.training, mesh, dataset.seq_len)
     split, shards = dataset.split(SPLIT), num_batch_shards(mesh)
     most = min(split.rows, rows_at_once(config.training, mesh))
     batch_size = -(-most // shards) * shards
     num_batches = -(-split.rows // batch_size)
     process_rows = local_sequences(mesh, batch_size)
-    tabulate, sum_batch = make_programs(config, mesh)
+    tabulate, sum_batch = make_programs(config, mesh, solver)
 
     def evaluate(params: dict, *, should_stop=lambda: False):
         table = tabulate(params)
         batches = validation_batches(
             dataset, batch_size=batch_size, split=SPLIT, positions=process_rows
         )
-        sums = previous = np.zeros(2)
+        sums = previous = np.zeros(3)
         with tqdm(batches, SPLIT, num_batches, leave=False, disable=None) as bar:
             for batch in bar:
                 if should_stop():
@@ -81,29 +95,54 @@ def make_evaluate(config: Config, dataset: Dataset, mesh: Mesh) -> Evaluate:
                 # Fetch the previous batch's sums while the device computes this one.
                 sums = sums + jax.device_get(previous)
                 previous = current
-        return _metrics(*(sums + jax.device_get(previous)), split.text_bytes)
+        nats, tokens, evaluations = sums + jax.device_get(previous)
+        metrics = _metrics(nats, tokens, split.text_bytes)
+        if solver is not None:
+            metrics["num_evaluations"] = float(evaluations / num_batches)
+            if solver.rtol and math.isnan(metrics["loss"]):
+                raise UserError(
+                    f"rtol={solver.rtol:g}: {solver.name} takes too many steps for this"
+                    " model; use a larger tolerance"
+                )
+        return metrics
 
     return evaluate
 
 
-def make_programs(config: Config, mesh: Mesh) -> tuple[Callable, Callable]:
-    """Return params -> table, and (params, table, batch) -> float32 [loss, tokens].
+def make_programs(
+    config: Config, mesh: Mesh, solver: DiffraxSolver | None = None
+) -> tuple[Callable, Callable]:
+    """Return params -> table, and (params, table, batch) -> float32 sums, both jitted.
 
-    Both are jitted.
+    The sums are those of the losses, of the tokens, and of the evaluations of the
+    vector field by a solver of diffrax. With a solver, the table is empty.
     """
     model = Transformer(config.model.for_inference(), hardware=mesh_hardware(mesh))
     chunk, softcap = config.training.loss_chunk, config.model.logit_softcap
 
     def tabulate(params: dict):
+        if solver is not None:
+            return {}
         return model.apply({"params": params}, method="tabulate")
 
+    def hidden(bound: dict, table: dict, tokens_BL: jax.Array):
+        if solver is None:
+            return model.apply(bound, tokens_BL, table=table, method="hidden"), 0
+
+        def field(t: jax.Array, x_BLD: jax.Array) -> jax.Array:
+            return model.apply(bound, t, x_BLD, tokens_BL=tokens_BL, method="field")
+
+        x_BLD = model.apply(bound, tokens_BL, method="embed")
+        x_BLD, num_evaluations = solver.solve(field, x_BLD)
+        return model.apply(bound, x_BLD, method="normalise"), num_evaluations
+
     def sum_batch(params: dict, table: dict, batch_BL: dict) -> jax.Array:
-        bound, inputs_BL = {"params": params}, batch_BL["inputs"]
-        x_BLD = model.apply(bound, inputs_BL, table=table, method="hidden")
+        bound = {"params": params}
+        x_BLD, num_evaluations = hidden(bound, table, batch_BL["inputs"])
         unembedding_DV = model.apply(bound, method="unembedding")
         targets_BL = batch_BL["targets"]
         sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, chunk, softcap)
-        return jnp.stack([sums["loss"], sums["tokens"]])
+        return jnp.stack([sums["loss"], sums["tokens"], jnp.float32(num_evaluations)])
 
     as_given, rows = None, batch_sharding(mesh)
     summing = jax.jit(

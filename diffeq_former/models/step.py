@@ -29,7 +29,7 @@ from diffeq_former.models.remat import (
 from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.models.transport import COSTS, cost_of_step
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.ode.solvers import SOLVERS, Term
 
 
 class Step(nn.Module):
@@ -62,15 +62,25 @@ class Step(nn.Module):
 
     @nn.compact
     def __call__(self, x_BLD: jax.Array, per_step, context):
-        parameters, positions_BL, segments_BL, sequences_B = context
         weights_or_times_S, length = per_step
         c, block = self.config, BLOCKS[self.config.block]
-        weights_S = self._weights(weights_or_times_S, parameters)
+        weights_S = self._weights(weights_or_times_S, context[0])
         h = c.step_size
         if length is not None:
             h = (c.interval * length).astype(x_BLD.dtype)
         if self.reverse:
             h, weights_S = -h, self._reversed(weights_S)
+        before_BLD, terms = x_BLD, self._terms(weights_S, context)
+        x_BLD = stabilised_step(c, block, terms, weights_S, x_BLD, h)
+        self.sow("intermediates", "state", x_BLD)
+        if self.train:
+            self.sow(COSTS, "transport", cost_of_step(c, before_BLD, x_BLD, length))
+        return x_BLD, None
+
+    def _terms(self, weights_S: dict, context) -> tuple[Term, Term]:
+        """Return attention and feed-forward, functions of a stage and a state."""
+        _, positions_BL, segments_BL, sequences_B = context
+        c, block = self.config, BLOCKS[self.config.block]
 
         def dropped(dx_BLD):
             return Dropout(c.dropout if self.train else 0.0)(dx_BLD, sequences_B)
@@ -99,13 +109,7 @@ class Step(nn.Module):
             dx_BLD = block.feed_forward(c, weights, x_BLD.astype(c.dtype))
             return dropped(named(FEED_FORWARD_OUTPUT, constrain(dx_BLD, *HIDDEN)))
 
-        before_BLD = x_BLD
-        terms = (attention, feed_forward)
-        x_BLD = stabilised_step(c, block, terms, weights_S, x_BLD, h)
-        self.sow("intermediates", "state", x_BLD)
-        if self.train:
-            self.sow(COSTS, "transport", cost_of_step(c, before_BLD, x_BLD, length))
-        return x_BLD, None
+        return attention, feed_forward
 
     def _weights(self, weights_or_times_S, parameters) -> dict:
         c = self.config
@@ -137,3 +141,13 @@ class Step(nn.Module):
             return Dropout(self.config.lora_dropout)(x, sequences_B)
 
         return with_dropout(weights, dropout)
+
+
+class VectorField(Step):
+    """dx/dt at one time, in units of the depth interval [0, 1]."""
+
+    @nn.compact
+    def __call__(self, x_BLD: jax.Array, weights_S: dict, context) -> jax.Array:
+        """Return the sum of the terms [B, L, D], given weights of one stage."""
+        attention, feed_forward = self._terms(weights_S, context)
+        return self.config.interval * (attention(0, x_BLD) + feed_forward(0, x_BLD))

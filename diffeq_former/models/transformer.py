@@ -16,6 +16,7 @@ from diffeq_former.models.grid import default_grid
 from diffeq_former.models.hypernetwork import Hypernetwork
 from diffeq_former.models.logits import project
 from diffeq_former.models.partition import HIDDEN, constrain, constrain_weights
+from diffeq_former.models.step import VectorField
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode.grid import Grid
 
@@ -49,7 +50,8 @@ class Transformer(nn.Module):
         self.final_norm = FinalNorm(c, self.block.final_norm_spec(c))
         if not self.block.tied_head(c):
             self.head = Head(c)
-        self.depth = depth_module(c, self.train, self.cached, self.hardware)
+        given = (c, self.train, self.cached, self.hardware)
+        self.depth, self.vector_field = depth_module(*given), VectorField(*given)
 
     def __call__(self, tokens_BL: jax.Array, **options) -> jax.Array:
         """Return the logits [B, L, V], float32; the options are those of `hidden`."""
@@ -83,9 +85,7 @@ class Transformer(nn.Module):
         positions_BL, sequences_B = _positions_and_sequences(
             tokens_BL, positions_BL, sequences_B
         )
-        segments_BL = None
-        if c.document_masking and not self.cached:  # a cache holds one document
-            segments_BL = jnp.cumsum(tokens_BL == c.end_of_text, axis=1)
+        segments_BL = self._segments(tokens_BL)
         grid = grid or default_grid(c)
         if c.generate_weights == "per_step":
             parameters, per_step = self.weights(), grid.times_TS
@@ -97,8 +97,11 @@ class Transformer(nn.Module):
             x_BLD = self.embed(tokens_BL, positions_BL, sequences_B)
         per_step = (per_step, grid.lengths_T)
         state, _ = self.depth(initial_state(c, x_BLD), per_step, context)
-        x_BLD = solution(c, state)
-        x_BLD = self.block.final_norm(self.final_norm(), x_BLD, c.norm_eps)
+        return self.normalise(solution(c, state))
+
+    def normalise(self, x_BLD: jax.Array) -> jax.Array:
+        """Apply the final norm to the state at the end of depth, [B, L, D]."""
+        x_BLD = self.block.final_norm(self.final_norm(), x_BLD, self.config.norm_eps)
         return constrain(x_BLD, *HIDDEN)
 
     def embed(
@@ -122,6 +125,42 @@ class Transformer(nn.Module):
         if self.block.tied_head(self.config):
             return self.embedding.token.T
         return self.head()
+
+    def field(
+        self,
+        t: jax.Array,
+        x_BLD: jax.Array,
+        *,
+        tokens_BL: jax.Array | None = None,
+    ) -> jax.Array:
+        """Return the vector field dx/dt = f(t, x) that depth integrates, [B, L, D].
+
+        It is causal: dx/dt of a position depends on it and on those before.
+
+        Args:
+          t: Depth in [0, 1]. Where W(t) is constant on segments, a time belongs to the
+            segment that begins there.
+          x_BLD: The state.
+          tokens_BL: Token ids, for a model with `document_masking`.
+        """
+        c = self.config
+        if c.time_segments:
+            t = jnp.floor(t * c.time_segments + 1e-6) + 1
+            t = jnp.minimum(t / c.time_segments, 1.0)
+        grid = Grid(jnp.reshape(t, (1, 1)).astype(jnp.float32), None)
+        weights_S = jax.tree.map(lambda w: w[0], self.tabulate(grid))
+        positions_BL, sequences_B = _positions_and_sequences(x_BLD[..., 0], None, None)
+        segments_BL = self._segments(tokens_BL)
+        context = (None, positions_BL, segments_BL, sequences_B)
+        return self.vector_field(x_BLD, weights_S, context)
+
+    def _segments(self, tokens_BL: jax.Array | None) -> jax.Array | None:
+        """Return the numbers of documents [B, L] if attention is masked across them."""
+        if (
+            not self.config.document_masking or self.cached
+        ):  # a cache holds one document
+            return None
+        return jnp.cumsum(tokens_BL == self.config.end_of_text, axis=1)
 
     @jax.named_scope("tabulate")
     def tabulate(self, grid: Grid | None = None) -> dict:

@@ -40,7 +40,9 @@ def compile_report(
       program does not fit, this is all. Otherwise also `attention`, the kernel that the
       program calls; `sent`, by kind of collective and mesh axes; `sent_blocking`, the
       bytes that are sent while nothing else runs; for TPUs `cycles`, the compiler's
-      estimate, and `cycle_shares`, by scope; `compile_seconds`.
+      estimate, and `cycle_shares`, by scope; `compile_seconds`. With binomial
+      checkpointing, whose loops have no fixed length, nothing that depends on how often
+      a loop is executed.
 
     Raises:
       UserError: If the compiler fails for another reason.
@@ -61,22 +63,28 @@ def compile_report(
         return {"program": program, "fits": False, "memory": memory}
     seconds, sizes = time.monotonic() - start, dict(mesh.shape)
     text = compiled.as_text()
-    parsed = Program(text)
-    found = collectives(parsed, sizes)
     available = round(USABLE * device.memory)
     memory = memory_bytes(compiled)
     memory["total"] += max(0, given - memory["argument"])  # those that it does not read
-    cycles = cycles_by_scope(parsed)
+    has_lengths = program != "train" or config.model.backward != "binomial"
     return {
         "program": program,
         "fits": memory["total"] <= available,
         "memory": _by_class(config, program, sizes, memory) | {"available": available},
         "attention": attention_kernel(text),
+        **(_executed(Program(text), sizes) if has_lengths else {}),
+        "compile_seconds": seconds,
+    }
+
+
+def _executed(program: Program, sizes: Sizes) -> dict:
+    """Report what a program sends and, for TPUs, its estimated cycles."""
+    found, cycles = collectives(program, sizes), cycles_by_scope(program)
+    return {
         "sent": _named(sent_bytes(found, "kind", "axes")),
         "sent_blocking": sum(x.num_bytes for x in found if not x.overlapped),
         "cycles": sum(cycles.values()),
         "cycle_shares": {k: n / sum(cycles.values()) for k, n in cycles.items()},
-        "compile_seconds": seconds,
     }
 
 

@@ -1,6 +1,7 @@
-"""Backward passes over depth: the gradients are those of stored states."""
+"""Integration over depth: gradients of backward passes, and the vector field."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -88,3 +89,48 @@ def test_the_same_values_in_training_and_afterwards(backward):
         for config, train in ((c, True), (c.for_inference(), False))
     )
     np.testing.assert_allclose(training, afterwards, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        model("gpt", "hypernetwork", "heun", document_masking=True, end_of_text=3),
+        model("llama", "shared", "rk4", horizon=2.0),
+    ],
+    ids=name,
+)
+def test_the_field_is_what_the_solver_integrates(config):
+    """Steps of the solver through it end where the model does."""
+    params, tokens_BL = params_of(config), tokens_of(config)
+    apply, variables = Transformer(config).apply, {"params": params}
+
+    @jax.jit
+    def ours_and_the_models(params):
+        def field(t, x_BLD):
+            return apply(variables, t, x_BLD, tokens_BL=tokens_BL, method="field")
+
+        solver, h = SOLVERS[config.solver], 1 / config.num_layers
+        x_BLD = apply(variables, tokens_BL, method="embed")
+        for k in range(config.num_layers):
+            times = [(k + node) * h for node in solver.nodes]
+            x_BLD = solver.step([lambda i, x, t=times: field(t[i], x)], x_BLD, h)
+        found_BLD = apply(variables, x_BLD, method="normalise")
+        return found_BLD, apply(variables, tokens_BL, method="hidden")
+
+    np.testing.assert_allclose(*ours_and_the_models(params), rtol=0, atol=2e-5)
+
+
+def test_the_field_on_a_segment_is_that_of_its_steps():
+    """At its left end and within it, but not at its right end."""
+    config = on_segments()[0]
+    config = dataclasses.replace(config, num_layers=config.time_segments)
+    params, S = params_of(config), config.time_segments
+    x_BLD = np.ones((1, 2, config.d_model), np.float32)
+    field = functools.partial(Transformer(config).apply, {"params": params})
+    first, inside, right, last, end = (
+        np.asarray(field(t, x_BLD, method="field"))
+        for t in (1 / S, 1.5 / S, 2 / S, 1 - 0.5 / S, 1.0)
+    )
+    np.testing.assert_array_equal(first, inside)
+    np.testing.assert_array_equal(last, end)
+    assert np.abs(right - inside).max() > 1e-3

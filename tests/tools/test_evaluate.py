@@ -8,6 +8,7 @@ import pytest
 from cases import mesh_of
 from prepared import prepare_words, random_texts
 
+from diffeq_former import load
 from diffeq_former.data import sentencepiece_training
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.training.flops import flops_per_token
@@ -47,6 +48,30 @@ def test_other_depths_data_and_batches(tool, trained, tmp_path):
     flags = (f"--data={dataset.path}", "--num_steps=1,4", "--batch_size=5")
     result = tool(TOOL, f"--workdir={trained.workdir}", *flags)
     assert figures(result) == [expected(trained, dataset, n) for n in (1, 4)]
+
+
+def test_a_solver_of_diffrax(tool, trained):
+    """Adaptive steps, and steps of equal length by the library."""
+    flags = ("--solver=diffrax:Heun", "--rtol=0.01")
+    [adaptive] = figures(tool(TOOL, f"--workdir={trained.workdir}", *flags))
+    assert (adaptive["solver"], adaptive["rtol"]) == ("diffrax:Heun", 0.01)
+    assert adaptive["num_evaluations"] >= 2 and "flops_per_token" not in adaptive
+    model = dataclasses.replace(trained.run.config.model, solver="heun")
+    config = dataclasses.replace(trained.run.config, model=model.at_depth(4))
+    own = make_evaluate(config, trained.dataset, mesh_of())(trained.run.params)
+    found = load(trained.workdir).evaluate(4, solver="diffrax:Heun")
+    assert found["loss"] == pytest.approx(own["loss"], rel=1e-5)
+    assert found["num_evaluations"] == 8
+
+
+def test_solvers_that_do_not_suit(refused, trained):
+    at = f"--workdir={trained.workdir}"
+    line = refused(TOOL, at, "--rtol=0.01")
+    assert line.startswith("rtol=0.01: the steps of the model's own solver are not")
+    line = refused(TOOL, at, "--solver=diffrax:Tsit5", "--rtol=1e-12")
+    assert line == (
+        "rtol=1e-12: Tsit5 takes too many steps for this model; use a larger tolerance"
+    )
 
 
 @pytest.mark.parametrize("value", ["0", "2,x", "", "-1"])
