@@ -129,6 +129,18 @@ class Run(LoadedRun):
         method = parse(solver, config.model.num_layers, rtol)
         return make_evaluate(config, dataset, self.mesh, method)(self.params)
 
+    def field(self, t: float, x_BLD: jax.Array) -> jax.Array:
+        """Return the vector field dx/dt = f(t, x) that the model integrates, [B, L, D].
+
+        Args:
+          t: Depth in [0, 1].
+          x_BLD: States of sequences from their first position on.
+
+        Raises:
+          UserError: If the model is a layer_table, which has no weights between layers.
+        """
+        return self.model.apply({"params": self.params}, t, x_BLD, method="field")
+
     def weights(self, times: Sequence[float] | None = None) -> dict[str, dict]:
         """Return W(t) at some times, as arrays [T, ...] in float32 on the host.
 

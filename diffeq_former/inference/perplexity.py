@@ -63,16 +63,10 @@ def make_evaluate(
     are those of a batch, they do depend on it.
 
     Raises:
-      UserError: If the mesh axis `sequence` does not divide the sequence length, or the
-        solver needs weights that the model does not have. The function raises it if
-        adaptive steps become too many.
+      UserError: If the mesh axis `sequence` does not divide the sequence length. The
+        function raises it if the model has no weights at the times of a solver, or if
+        its adaptive steps become too many.
     """
-    if solver is not None and config.model.weights == "layer_table":
-        raise UserError(
-            f"solver=diffrax:{solver.name}: this model is a layer_table, which has no"
-            " weights between its layers; use its own solver, or a run with other"
-            " model.weights"
-        )
     check_length_fits(config.training, mesh, dataset.seq_len)
     split, shards = dataset.split(SPLIT), num_batch_shards(mesh)
     most = min(split.rows, rows_at_once(config.training, mesh))

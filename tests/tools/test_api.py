@@ -94,6 +94,10 @@ def test_the_trajectory_ends_in_the_states_of_the_model(run):
     [after_TBLD] = sown["intermediates"]["depth"]["state"]
     assert states_TLD.shape[0] == run.config.model.num_layers + 1
     np.testing.assert_allclose(states_TLD[1:], after_TBLD[:, 0], atol=1e-5)
+    # Euler steps, whose weights are those of their ends.
+    h = 1 / run.config.model.num_layers
+    moved_LD = h * run.field(h, states_TLD[:1])[0]
+    np.testing.assert_allclose(states_TLD[1] - states_TLD[0], moved_LD, atol=1e-5)
 
 
 def test_a_hugging_face_folder_is_loaded_as_it_is():
@@ -107,6 +111,8 @@ def test_a_hugging_face_folder_is_loaded_as_it_is():
         run.evaluate()
     with pytest.raises(diffeq_former.UserError, match="llama is a layer_table, which"):
         run.weights([0.5])
+    with pytest.raises(diffeq_former.UserError, match="and so no vector field; use"):
+        run.field(0.5, np.zeros((1, 2, run.config.model.d_model)))
 
 
 def test_wrong_input_is_refused_in_one_line(run, trained, tmp_path):
