@@ -5,7 +5,7 @@ tools/experiment.py ablation --config=configs/small.py --config.data.path=data/b
 tools/experiment.py sizes --config=configs/paper/wikitext_medium.py --baseline \
   --vary=model.time_embed_dim=20,48,96 --target=gpu:a100:1x2 --output=runs/sizes
 tools/experiment.py comparison --config=configs/small.py \
-  --config.data.path=data/books --study=configs/studies/equal_compute.py \
+  --config.data.path=data/books --study=configs/studies/sizes.py \
   --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/comparison
 tools/experiment.py finetuning --config=configs/small.py --config.data.path=data/books \
   --data=data/wikitext --output=runs/study --full=training.num_steps=150 \

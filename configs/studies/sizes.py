@@ -7,7 +7,7 @@
     python tools/plot.py trend --comparison=runs/width-64 --comparison=runs/width-128 \
         --comparison=runs/width-256 --output=docs/trend.png
 
-The learning rates are the best of equal_compute.py, which searches them at width 64;
+The learning rates are the best of learning_rates.py, which searches them at width 64;
 muP keeps them right for all sizes.
 """
 

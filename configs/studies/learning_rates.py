@@ -1,12 +1,10 @@
-"""A hypernetwork, a plain transformer and shared weights at equal compute.
+"""The best learning rates of a hypernetwork, a plain transformer and shared weights.
 
     python tools/experiment.py comparison --config=configs/small.py \
-        --config.data.path=data/books --study=configs/studies/equal_compute.py \
-        --held_out=data/held-out --num_seeds=3 --num_parallel=2 \
-        --output=runs/equal_compute
+        --config.data.path=data/books --study=configs/studies/learning_rates.py \
+        --num_parallel=2 --output=runs/learning_rates
 
-The models apply the same number of weights to each token, and each has the solver that
-suits it. Learning rates are searched at half the width; muP transfers them.
+At half the width of --config; muP transfers them. sizes.py compares models with them.
 """
 
 LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}
@@ -20,10 +18,10 @@ ADAMW, MUON, WEIGHT_SPACE = (
 
 def get_study():
     models = {
-        "hypernetwork muon": [*HYPERNETWORK, MUON],
         "plain muon": [*PLAIN, MUON],
-        "hypernetwork adamw": [*HYPERNETWORK, ADAMW],
+        "hypernetwork muon": [*HYPERNETWORK, MUON],
         "plain adamw": [*PLAIN, ADAMW],
+        "hypernetwork adamw": [*HYPERNETWORK, ADAMW],
         "hypernetwork weight_space_muon": [*HYPERNETWORK, WEIGHT_SPACE],
         "shared muon": [*SHARED, MUON],
     }
@@ -33,5 +31,4 @@ def get_study():
         "models": models,
         "search": {name: LEARNING_RATES for name in models},
         "search_settings": ["training.num_steps=700", *half],
-        "final_settings": ["training.num_steps=2000"],
     }
