@@ -131,6 +131,31 @@ def test_a_step_equals_that_of_one_device(mesh, block, weights, capfd):
     assert "Involuntary full rematerialization" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("mesh", "backward"),
+    [("data-fsdp-tensor", "binomial"), ("fsdp-sequence-tensor", "reversible")],
+)
+def test_a_backward_pass_that_stores_less_equals_that_of_one_device(
+    mesh, backward, capfd
+):
+    devices = mesh_of(8, **EVERY_MESH[mesh])
+    at_once = ROWS // num_batch_shards(devices) // 2
+    config, expected = (
+        dataclasses.replace(
+            config,
+            model=dataclasses.replace(
+                config.model, num_layers=3, backward=backward, num_checkpoints=1
+            ),
+        )
+        for config in (
+            config_of("gpt", "hypernetwork", at_once),
+            config_of("gpt", "hypernetwork"),
+        )
+    )
+    assert_near(step_on(devices, config)[0], step_on_one_device(expected)[0], 1e-5)
+    assert "Involuntary full rematerialization" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["muon", "weight_space_muon"])
 def test_an_update_by_muon_equals_that_of_one_device(name, capfd):
     config = config_of("gpt", "hypernetwork")
