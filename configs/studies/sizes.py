@@ -13,6 +13,7 @@ muP keeps them right for all sizes.
 
 HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
+PARALLEL = ["model.weights=layer_table", "model.solver=euler"]
 MUON = ["optimizer.name=muon", "optimizer.learning_rate=0.032"]
 WEIGHT_SPACE = ["optimizer.name=weight_space_muon", "optimizer.learning_rate=0.032"]
 ADAMW = ["optimizer.name=adamw", "optimizer.learning_rate=0.064"]
@@ -21,6 +22,7 @@ ADAMW = ["optimizer.name=adamw", "optimizer.learning_rate=0.064"]
 def get_study():
     models = {
         "plain muon": [*PLAIN, *MUON],
+        "parallel muon": [*PARALLEL, *MUON],
         "hypernetwork weight_space_muon": [*HYPERNETWORK, *WEIGHT_SPACE],
         "hypernetwork muon": [*HYPERNETWORK, *MUON],
         "plain adamw": [*PLAIN, *ADAMW],

@@ -25,9 +25,8 @@ The constants are such that about the same learning rate suits all rows.
 - The final norm contains the factor 1 / D by which muP multiplies logits.
 - As u(t) has length 1, aligned updates of all F_e, dF_e ~ sign(u_e) dW, change W(t) by
   |u|_1 dW, and |u|_1 grows as sqrt(E). The same holds for aligned updates of all u_e.
-- `weight_space_muon` adds sum_k (u(t_j) . u(t_k) + 1) O_k to layer j. Banks and bases
-  have the factor 1 / T instead of 1 / sqrt(E) or 1, so that its size does not grow with
-  the number of times T.
+- `weight_space_muon` moves W(t_k) by the direction of Muon, whatever E is, so that banks
+  have the factor of kernels.
 - The depth interval has length 1, so that terms are multiplied by 1 / L. Learning rates
   then transfer between numbers of layers, too (CompleteP with alpha = 1; Dey et al.
   2025, arXiv 2505.01618).
@@ -36,7 +35,6 @@ The constants are such that about the same learning rate suits all rows.
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import linear_specs
-from diffeq_former.models.grid import default_grid
 from diffeq_former.models.weight_specs import LinearSpec
 
 KERNEL_SCALE = 0.16
@@ -71,8 +69,8 @@ def update_factor(c: ModelConfig, path: str, optimizer: str) -> float:
     if name in ("kernel_1", "kernel_2"):
         factor *= ADAM_SCALE / (E if name == "kernel_2" else 2 * c.num_frequencies + 1)
     if name in ("kernel", "base", "bank") and module in (specs := linear_specs(c)):
-        if c.weights == "hypernetwork" and optimizer == "weight_space_muon":
-            factor = 1 / default_grid(c).times_TS.size
+        if optimizer == "weight_space_muon":
+            factor = 1.0
         factor *= _kernel_factor(specs[module], optimizer)
     return factor
 

@@ -5,14 +5,18 @@ Newton-Schulz iterations. Its size is that of an update by Adam (Liu et al. 2025
 arXiv 2502.16982, section 2.2), so that learning rates and weight decay of AdamW apply.
 
 For a hypernetwork there are two choices of matrices. `muon` orthogonalises what is
-stored: each F_e and B. `weight_space_muon` orthogonalises the momentum M_k of
-dL/dW(t_k) instead, with result O_k, and pulls this back as if it were the gradient:
+stored: each F_e and B. `weight_space_muon` orthogonalises the momentum of dL/dW(t_k)
+instead, with result O_k, and moves W(t_k) by -lr O_k with the smallest changes of F and
+B that do so. A gradient step with the gradients A_k,
 
-    dF_e = -lr sum_k u_e(t_k) O_k,   dB = -lr sum_k O_k,
+    dF_e = -lr m_F sum_k u_e(t_k) A_k,   dB = -lr m_B sum_k A_k,
 
-so that W(t_j) changes by -lr sum_k (u(t_j) . u(t_k) + 1) O_k to first order. It needs
-T matrices and T moments instead of E + 1 (or 2E + 2 moments of AdamW), and is `muon`
-for weights that are stored by layer.
+with the multipliers m_F and m_B of both groups, would move W(t_j) by -lr sum_k K_jk A_k,
+where K_jk = m_F u(t_j) . u(t_k) + m_B. So A is the solution of K A = O, by least squares
+if K is singular, as with fewer F_e than times. To first order (u moves, too) a
+hypernetwork is then trained as layers with weights of their own are by `muon`, to which
+it is equal for these. It needs T matrices and T moments instead of E + 1 (or 2E + 2
+moments of AdamW).
 
 Shape suffixes: T times, E time embedding.
 """
@@ -36,6 +40,8 @@ MOMENTUM = 0.95
 ITERATIONS = 5
 # Root mean square of an update's entries, about that of updates by Adam.
 UPDATE_RMS = 0.2
+# Eigenvalues of K below this fraction of the largest count as 0.
+SINGULAR = 1e-3
 
 
 def muon(c: OptimizerConfig, model: ModelConfig) -> optax.GradientTransformation:
@@ -156,7 +162,7 @@ def orthogonalise(
     state: optax.OptState,
     scale: jax.Array,
 ) -> tuple[Parts, optax.OptState]:
-    """Return gradients of which those of banks and bases are pulled back from O_k.
+    """Return gradients of which those of banks and bases move W(t_k) by O_k.
 
     Args:
       c: The optimizer's settings.
@@ -170,11 +176,15 @@ def orthogonalise(
     rest = jax.tree.map(lambda g: scale * g, gradients.rest)
     banks = {}
     for name, gradient in gradients.banks.items():
-        direction_T = get_bank(name, directions)
+        moves_TT = c.bank_multiplier * gradient.u_TE @ gradient.u_TE.T
         if model.base:
-            rest = merge(rest, {"weights": {name: {"base": direction_T.sum(0)}}})
-        direction_T = direction_T.astype(gradient.kernels_T.dtype)
-        banks[name] = gradient.replace(kernels_T=direction_T)
+            moves_TT += c.base_multiplier
+        inverse_TT = jnp.linalg.pinv(moves_TT, rtol=SINGULAR, hermitian=True)
+        pulled_T = jnp.tensordot(inverse_TT, get_bank(name, directions), 1)
+        if model.base:
+            rest = merge(rest, {"weights": {name: {"base": pulled_T.sum(0)}}})
+        pulled_T = pulled_T.astype(gradient.kernels_T.dtype)
+        banks[name] = gradient.replace(kernels_T=pulled_T)
     return gradients.replace(rest=rest, banks=banks), state
 
 
