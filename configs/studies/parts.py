@@ -20,7 +20,7 @@ def get_study():
         "no base": ["model.base=False"],
         "frozen bank": ["optimizer.bank_multiplier=0.0"],
         "table of coefficients": ["model.time_mlp=table", "model.time_segments=8"],
-        "weight_space_muon": ["optimizer.name=weight_space_muon"],
+        "muon on banks": ["optimizer.name=muon"],
         "plain": PLAIN,
         "plain coupled": [*PLAIN, "optimizer.layer_coupling=1.0"],
         "shared": SHARED,

@@ -4,8 +4,8 @@
         --config.data.path=data/books --study=configs/studies/transfer.py \
         --output=runs/transfer
 
-Each size differs from the first in one of: width D, steps L, E. Other choices:
---config.optimizer.name=adamw, --config.model.parametrization=standard.
+Each size differs from the first in one of: width D, steps L, E. The optimizer is Muon on
+banks. Other choices: --config.model.parametrization=standard.
 """
 
 SIZES = {
@@ -26,5 +26,9 @@ def get_study():
         "baseline": next(iter(SIZES)),
         "models": {name: [*FIRST, *changes] for name, changes in SIZES.items()},
         "search": {name: {"optimizer.learning_rate": LEARNING_RATES} for name in SIZES},
-        "search_settings": ["training.num_steps=200", "training.batch_size=8"],
+        "search_settings": [
+            "training.num_steps=200",
+            "training.batch_size=8",
+            "optimizer.name=muon",
+        ],
     }

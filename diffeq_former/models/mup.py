@@ -25,7 +25,7 @@ The constants are such that about the same learning rate suits all rows.
 - The final norm contains the factor 1 / D by which muP multiplies logits.
 - As u(t) has length 1, aligned updates of all F_e, dF_e ~ sign(u_e) dW, change W(t) by
   |u|_1 dW, and |u|_1 grows as sqrt(E). The same holds for aligned updates of all u_e.
-- `weight_space_muon` moves W(t_k) by the direction of Muon, whatever E is, so that banks
+- `weight_space_muon` moves W(t_k) by the direction of Muon, whatever E is: banks then
   have the factor of kernels.
 - The depth interval has length 1, so that terms are multiplied by 1 / L. Learning rates
   then transfer between numbers of layers, too (CompleteP with alpha = 1; Dey et al.

@@ -7,16 +7,16 @@ arXiv 2502.16982, section 2.2), so that learning rates and weight decay of AdamW
 For a hypernetwork there are two choices of matrices. `muon` orthogonalises what is
 stored: each F_e and B. `weight_space_muon` orthogonalises the momentum of dL/dW(t_k)
 instead, with result O_k, and moves W(t_k) by -lr O_k with the smallest changes of F and
-B that do so. A gradient step with the gradients A_k,
+B that do so. A gradient step with gradients A_k of W(t_k) and the multipliers m_F and
+m_B of both groups,
 
     dF_e = -lr m_F sum_k u_e(t_k) A_k,   dB = -lr m_B sum_k A_k,
 
-with the multipliers m_F and m_B of both groups, would move W(t_j) by -lr sum_k K_jk A_k,
-where K_jk = m_F u(t_j) . u(t_k) + m_B. So A is the solution of K A = O, by least squares
-if K is singular, as with fewer F_e than times. To first order (u moves, too) a
+would move W(t_j) by -lr sum_k K_jk A_k, where K_jk = m_F u(t_j) . u(t_k) + m_B. So A
+solves K A = O, by least squares if K is singular, as with fewer F_e than times. A
 hypernetwork is then trained as layers with weights of their own are by `muon`, to which
-it is equal for these. It needs T matrices and T moments instead of E + 1 (or 2E + 2
-moments of AdamW).
+it is equal for these, but for the movement of u. It needs T matrices and T moments
+instead of E + 1 (or 2E + 2 moments of AdamW).
 
 Shape suffixes: T times, E time embedding.
 """
