@@ -10,6 +10,7 @@ At half the width of --config; muP transfers them. sizes.py compares models with
 LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}
 HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
+PARALLEL = ["model.weights=layer_table", "model.solver=euler"]
 SHARED = ["model.weights=shared", "model.solver=lie_trotter"]
 ADAMW, MUON, WEIGHT_SPACE = (
     f"optimizer.name={name}" for name in ("adamw", "muon", "weight_space_muon")
@@ -19,6 +20,7 @@ ADAMW, MUON, WEIGHT_SPACE = (
 def get_study():
     models = {
         "plain muon": [*PLAIN, MUON],
+        "parallel muon": [*PARALLEL, MUON],
         "hypernetwork muon": [*HYPERNETWORK, MUON],
         "plain adamw": [*PLAIN, ADAMW],
         "hypernetwork adamw": [*HYPERNETWORK, ADAMW],

@@ -4,8 +4,8 @@
         --config.data.path=data/books --study=configs/studies/transfer.py \
         --output=runs/transfer
 
-Each size differs from the first in one of: width D, steps L, E. The optimizer is Muon on
-banks. Other choices: --config.model.parametrization=standard.
+Each size differs from the first in one of: width D, steps L, E. The optimizer is Muon
+on banks. Another choice: --config.model.parametrization=standard.
 """
 
 SIZES = {
