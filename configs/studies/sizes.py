@@ -1,4 +1,4 @@
-"""Hypernetwork and plain transformer at one size, by each optimizer.
+"""A hypernetwork and plain transformers at one size, by Muon.
 
     python tools/experiment.py comparison --config=configs/small.py \
         --config.data.path=data/books --study=configs/studies/sizes.py \
@@ -7,26 +7,24 @@
     python tools/plot.py trend --comparison=runs/width-64 --comparison=runs/width-128 \
         --comparison=runs/width-256 --output=docs/trend.png
 
-The learning rates are the best of learning_rates.py, which searches them at width 64;
-muP keeps them right for all sizes.
+The learning rate is the best of each in learning_rates.py, which searches at width 64;
+muP keeps it right for all sizes.
 """
 
-HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
-PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
-PARALLEL = ["model.weights=layer_table", "model.solver=euler"]
 MUON = ["optimizer.name=muon", "optimizer.learning_rate=0.032"]
 WEIGHT_SPACE = ["optimizer.name=weight_space_muon", "optimizer.learning_rate=0.032"]
-ADAMW = ["optimizer.name=adamw", "optimizer.learning_rate=0.064"]
+PLAIN = "model.weights=layer_table"
+HYPERNETWORK = "model.weights=hypernetwork"
 
 
 def get_study():
     models = {
-        "plain muon": [*PLAIN, *MUON],
-        "parallel muon": [*PARALLEL, *MUON],
-        "hypernetwork weight_space_muon": [*HYPERNETWORK, *WEIGHT_SPACE],
-        "hypernetwork muon": [*HYPERNETWORK, *MUON],
-        "plain adamw": [*PLAIN, *ADAMW],
-        "hypernetwork adamw": [*HYPERNETWORK, *ADAMW],
+        "plain muon": [PLAIN, "model.solver=lie_trotter", *MUON],
+        "parallel muon": [PLAIN, "model.solver=euler", *MUON],
+        "hypernetwork weight_space_muon": [
+            *(HYPERNETWORK, "model.solver=euler"),
+            *WEIGHT_SPACE,
+        ],
     }
     return {
         "baseline": "plain muon",
