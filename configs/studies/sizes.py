@@ -13,18 +13,15 @@ muP keeps it right for all sizes.
 
 MUON = ["optimizer.name=muon", "optimizer.learning_rate=0.032"]
 WEIGHT_SPACE = ["optimizer.name=weight_space_muon", "optimizer.learning_rate=0.032"]
-PLAIN = "model.weights=layer_table"
-HYPERNETWORK = "model.weights=hypernetwork"
+PLAIN, HYPERNETWORK = "model.weights=layer_table", "model.weights=hypernetwork"
+EULER = "model.solver=euler"
 
 
 def get_study():
     models = {
         "plain muon": [PLAIN, "model.solver=lie_trotter", *MUON],
-        "parallel muon": [PLAIN, "model.solver=euler", *MUON],
-        "hypernetwork weight_space_muon": [
-            *(HYPERNETWORK, "model.solver=euler"),
-            *WEIGHT_SPACE,
-        ],
+        "parallel muon": [PLAIN, EULER, *MUON],
+        "hypernetwork weight_space_muon": [HYPERNETWORK, EULER, *WEIGHT_SPACE],
     }
     return {
         "baseline": "plain muon",
