@@ -91,7 +91,7 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
         if c.block == "gpt":
             x_BLD = x_BLD + self.embedding["position"][position_BL]
         context = (position_BL, mask_BLS, past_key_values)
-        if getattr(c, "backward", "stored") == "reversible":
+        if c.backward == "reversible":
             x_BLD = self._coupled_steps(x_BLD, context)
         else:
             for k in range(c.num_layers):

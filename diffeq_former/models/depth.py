@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.hardware import Hardware
-from diffeq_former.models.remat import POLICIES
+from diffeq_former.models.remat import POLICIES, recomputed
 from diffeq_former.models.scan import scan_over_grid
 from diffeq_former.models.step import Step
 from diffeq_former.models.transport import COSTS, cost_of_step
@@ -109,7 +109,7 @@ def _advance(c: ModelConfig, hardware: Hardware, reverse, x_BLD, k, weights, con
         return step.apply({}, x_BLD, per_step, context, rngs=rngs)[0]
 
     if c.remat != "none":
-        apply = jax.checkpoint(apply, policy=POLICIES[c.remat], prevent_cse=False)
+        apply = recomputed(apply, c.remat)
     return apply(x_BLD, weights)
 
 

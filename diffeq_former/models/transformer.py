@@ -19,7 +19,7 @@ from diffeq_former.models.logits import project
 from diffeq_former.models.partition import HIDDEN, constrain, constrain_weights
 from diffeq_former.models.step import VectorField
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.grid import Grid
+from diffeq_former.ode.grid import Grid, segment_time
 
 
 class Transformer(nn.Module):
@@ -154,8 +154,7 @@ class Transformer(nn.Module):
                 " field; use its own solver, or a run with other model.weights"
             )
         if c.time_segments:
-            t = jnp.floor(t * c.time_segments + 1e-6) + 1
-            t = jnp.minimum(t / c.time_segments, 1.0)
+            t = segment_time(t, c.time_segments)
         grid = Grid(jnp.reshape(t, (1, 1)).astype(jnp.float32), None)
         weights_S = jax.tree.map(lambda w: w[0], self.tabulate(grid))
         positions_BL, sequences_B = _positions_and_sequences(x_BLD[..., 0], None, None)
@@ -165,10 +164,8 @@ class Transformer(nn.Module):
 
     def _segments(self, tokens_BL: jax.Array | None) -> jax.Array | None:
         """Return the numbers of documents [B, L] if attention is masked across them."""
-        if (
-            not self.config.document_masking or self.cached
-        ):  # a cache holds one document
-            return None
+        if self.cached or not self.config.document_masking:
+            return None  # a cache holds one document
         return jnp.cumsum(tokens_BL == self.config.end_of_text, axis=1)
 
     @jax.named_scope("tabulate")

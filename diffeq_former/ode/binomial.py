@@ -23,9 +23,10 @@ Step = Callable[..., tuple[jax.Array, Tree]]
 
 
 class Schedule(NamedTuple):
-    """Where states are stored and loaded: T steps, slots 0 to S; 0 has the first state.
+    """Slots 0 to S that states are stored in and loaded from, for T steps.
 
-    The state at k is that before step k; -1 in a row of slots: nothing is stored there.
+    The state at k is that before step k. Slot 0 is for the first state. In a row of
+    slots, -1 stands for one in which nothing is stored.
     """
 
     forward_S: np.ndarray  # state that the forward pass stores in each slot

@@ -82,8 +82,8 @@ class DiffraxSolver:
             import diffrax
         except ImportError as error:
             raise UserError(
-                f"solver={_PREFIX}{self.name}: diffrax is not installed; install it"
-                " with: pip install 'diffeq_former[ode]'"
+                f"solver={_PREFIX}{self.name}: diffrax is missing; pip install -e"
+                " '.[ode]'"
             ) from error
         base = diffrax.AbstractERK
         known = sorted(

@@ -52,12 +52,30 @@ def on_segments(num_steps: int, num_segments: int, num_nodes: int) -> Grid:
       num_nodes: Number of stages S.
     """
     points = _step_boundaries(num_steps, num_segments)
-    right_T = np.floor(points[:-1] + 1e-6) + 1  # of each step's piece
+    right_T = _right_ends(points[:-1])
     times_TS = np.repeat(right_T[:, None] / num_segments, num_nodes, axis=1)
     lengths_T = None
     if num_steps != num_segments:
         lengths_T = jnp.asarray(np.diff(points) / num_segments, jnp.float32)
     return Grid(jnp.asarray(times_TS, jnp.float32), lengths_T)
+
+
+def segment_time(t: jax.Array, num_segments: int) -> jax.Array:
+    """Return the time at which a piecewise constant field is evaluated for time t.
+
+    As in `on_segments`, it is the right end of the segment that begins at or before t;
+    for t = 1, of the last one.
+    """
+    right = jnp.minimum(_right_ends(t * num_segments), num_segments)
+    return right / num_segments
+
+
+def _right_ends(points):
+    """Return the right ends of the segments in which steps begin at these points.
+
+    Both are in units of a segment.
+    """
+    return (points + 1e-6) // 1 + 1
 
 
 def _step_boundaries(num_steps: int, num_segments: int) -> np.ndarray:

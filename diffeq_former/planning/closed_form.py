@@ -26,7 +26,7 @@ from diffeq_former.planning.remat_cost import (
 )
 from diffeq_former.planning.shapes import Sizes, micro_batches
 from diffeq_former.training import state as states
-from diffeq_former.training.flops import flops_per_token
+from diffeq_former.training.flops import flops_per_token, solver_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,13 +164,11 @@ def flops_of_step(config: Config, sizes: Sizes, seq_len: int) -> float:
     c = config.model
     queries = seq_len / sizes[SEQUENCE]
     num_sequences = config.training.batch_size / num_batch_shards(sizes)
-    share = share_of(c, sizes[TENSOR])
-    both, forward = (
-        amount(share).of(num_sequences, seq_len, queries)
-        for amount in (multiplied, multiplied_forward)
-    )
-    num_steps = 2 * c.num_layers if c.backward == "reversible" else c.num_layers
-    field = num_steps * (both + extra_forward_passes(c) * forward)
+    share, tokens = share_of(c, sizes[TENSOR]), (num_sequences, seq_len, queries)
+    of_a_step = multiplied(share).of(*tokens)
+    if extra := extra_forward_passes(c):
+        of_a_step += extra * multiplied_forward(share).of(*tokens)
+    field = solver_steps(c) * of_a_step
     logits = 6 * num_sequences * queries * c.d_model * c.vocab_size / sizes[TENSOR]
     rest = _generation_flops(config, sizes) + orthogonalisation_flops(config, sizes)
     return field + logits + rest

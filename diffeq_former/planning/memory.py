@@ -126,7 +126,8 @@ def memory(
         one_step=one_step * recomputes + _whole_keys(config, sizes, seq_len),
         loss_chunk=_loss_chunk(config, sizes, seq_len),
         orthogonalisation=orthogonalisation_bytes(config, sizes),
-        update_copies=_largest_bank(config, sizes) * (1 + optimizer / parameters)
+        update_copies=shapes.largest_bank(config.model, sizes)
+        * (1 + optimizer / parameters)
         if hardware.platform != "cpu"
         else 0.0,
         batch=_batch(config, sizes, seq_len),
@@ -240,12 +241,7 @@ def _factored(config: Config, sizes: Sizes) -> float:
     if config.model.generate_weights == "per_step":
         return 0.0
     banks = sum(array.num_bytes(sizes) for array in shapes.banks(config.model))
-    return banks - _largest_bank(config, sizes)
-
-
-def _largest_bank(config: Config, sizes: Sizes) -> float:
-    banks = (array.num_bytes(sizes) for array in shapes.banks(config.model))
-    return max(banks, default=0.0)
+    return banks - shapes.largest_bank(config.model, sizes)
 
 
 def _table(c: ModelConfig, sizes: Sizes) -> float:

@@ -57,6 +57,6 @@ def orthogonalisation_bytes(config: Config, sizes: Sizes) -> float:
     if name == "adamw":
         return 0.0
     if name == "muon" and c.weights == "hypernetwork":
-        return _COPIES * max(array.num_bytes(sizes) for array in shapes.banks(c))
+        return _COPIES * shapes.largest_bank(c, sizes)
     copies = (4 / array.itemsize * array.num_bytes(sizes) for array in shapes.table(c))
     return _COPIES * max(copies)

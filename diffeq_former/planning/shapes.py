@@ -100,6 +100,11 @@ def banks(c: ModelConfig) -> list[Array]:
     ]
 
 
+def largest_bank(c: ModelConfig, sizes: Sizes) -> float:
+    """Return the bytes of a device's shard of the largest bank; 0 without banks."""
+    return max((array.num_bytes(sizes) for array in banks(c)), default=0.0)
+
+
 def outer(c: ModelConfig) -> list[Array]:
     """Return embeddings and an untied head, in float32.
 

@@ -79,10 +79,13 @@ def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
 
 def evaluations(c: ModelConfig) -> tuple[int, int]:
     """Return how often attention and feed-forward are evaluated over depth."""
-    solver, num_steps = SOLVERS[c.solver], c.num_layers
-    if c.backward == "reversible":
-        num_steps *= 2
+    solver, num_steps = SOLVERS[c.solver], solver_steps(c)
     if isinstance(solver, Splitting):
         terms = [term for term, _ in solver.substeps]
         return num_steps * terms.count(0), num_steps * terms.count(1)
     return num_steps * len(solver.b), num_steps * len(solver.b)
+
+
+def solver_steps(c: ModelConfig) -> int:
+    """Return how many steps of the solver the forward pass takes over depth."""
+    return c.num_layers * (2 if c.backward == "reversible" else 1)
