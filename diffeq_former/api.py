@@ -23,13 +23,17 @@ from diffeq_former.data.dataset import MANIFEST
 from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.hardware import hardware_of
+from diffeq_former.inference.adaptive_steps import (
+    AdaptedModel,
+    adapt,
+    adaptive_solver,
+)
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.perplexity import make_evaluate
 from diffeq_former.inference.resolve_dataset import load_dataset
-from diffeq_former.inference.solver_steps import with_num_steps
+from diffeq_former.inference.solver_steps import at_depth
 from diffeq_former.inference.text import continue_texts
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.diffrax_solver import parse
 from diffeq_former.training import run_directory
 from diffeq_former.training.run_directory import LoadedRun
 
@@ -52,6 +56,7 @@ class Run(LoadedRun):
         top_p: float = 1.0,
         seed: int = 0,
         stop: Sequence[str] = (),
+        rtol: float = 0.0,
     ) -> str | list[str]:
         """Return the prompt with its continuation; a list for several prompts.
 
@@ -64,15 +69,28 @@ class Run(LoadedRun):
             probability.
           seed: The seed of the sampling; prompt i uses seed + i.
           stop: A text ends before the first of these strings.
+          rtol: The tolerance of adaptive steps over depth (`ode/adaptive.py`), which
+            are chosen for the prompts and kept for what follows; 0: the run's steps.
 
         Raises:
-          UserError: If a value is out of range, or a prompt leaves too little room.
+          UserError: If a value is out of range, a prompt leaves too little room, or the
+            run's solver cannot adapt its steps.
         """
+        several = [prompts] if isinstance(prompts, str) else list(prompts)
+        generator = self._generator
+        if rtol:
+            adapted = self.adapt(several, rtol)
+            generator = Generator(
+                adapted.config,
+                self.mesh,
+                self.tokenizer.vocab_size,
+                grid=adapted.grid,
+            )
         texts = continue_texts(
-            self._generator,
+            generator,
             self.tokenizer,
             self.params,
-            [prompts] if isinstance(prompts, str) else list(prompts),
+            several,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             top_k=top_k,
@@ -98,25 +116,24 @@ class Run(LoadedRun):
           data: A prepared dataset with the run's tokenizer; None: the run's.
           batch_size: The number of sequences in a batch; None: those of a micro-batch
             of training.
-          solver: A method of diffrax such as diffrax:Tsit5, which integrates in place
-            of the model's own (ode/diffrax_solver.py); None: the model's own.
-          rtol: The tolerance of such a solver, whose steps are then adaptive; 0: it
-            takes `num_steps` steps of equal length.
+          solver: A name that ode/solvers.py knows, such as heun or diffrax:Tsit5; None:
+            the solver of the config.
+          rtol: The tolerance of adaptive steps, which are those of a batch
+            (`ode/adaptive.py`); the first one that is tried is one of `num_steps`. 0:
+            steps are not adaptive.
 
         Returns:
-          `loss` (nats per token), `perplexity`, `bits_per_byte`, `tokens` and, with a
-          solver of diffrax, `num_evaluations`, the mean number of evaluations of the
+          `loss` (nats per token), `perplexity`, `bits_per_byte`, `tokens` and, with
+          adaptive steps, `num_evaluations`, the mean number of evaluations of the
           vector field for a batch.
 
         Raises:
           UserError: If there is no such dataset or solver, the dataset has another
-            tokenizer, the model has no weights for this number of steps, or adaptive
-            steps become too many.
+            tokenizer, the model has no weights for these steps, or adaptive steps
+            become too many.
         """
-        config = self.config
-        if num_steps is not None:
-            model = with_num_steps(config.model, num_steps)
-            config = dataclasses.replace(config, model=model)
+        model = at_depth(self.config.model, num_steps, solver)
+        config = dataclasses.replace(self.config, model=model)
         if batch_size is not None:
             if batch_size < 1:
                 raise UserError(f"batch_size: expected 1 or more, got {batch_size}")
@@ -126,8 +143,24 @@ class Run(LoadedRun):
             config = dataclasses.replace(config, training=training)
         dataset = load_dataset(self, data)
         config = run_directory.fit(config, dataset)
-        method = parse(solver, config.model.num_layers, rtol)
-        return make_evaluate(config, dataset, self.mesh, method)(self.params)
+        adaptive = adaptive_solver(model, rtol) if rtol else None
+        return make_evaluate(config, dataset, self.mesh, adaptive)(self.params)
+
+    def adapt(self, texts: Sequence[str], rtol: float) -> AdaptedModel:
+        """Return the steps over depth that the run's solver chooses for texts.
+
+        Args:
+          texts: The texts, as one batch.
+          rtol: The tolerance, see `ode/adaptive.py`.
+
+        Raises:
+          UserError: If the solver has no estimate of its error, the tolerance is out of
+            range or needs too many steps, a text is too long, or the model is a
+            layer_table.
+        """
+        before = self.tokenizer.before
+        contexts = [[*before, *self.tokenizer.encode(text)] for text in texts]
+        return adapt(self.config.model, self.params, contexts, self.mesh, rtol)
 
     def field(self, t: float, x_BLD: jax.Array) -> jax.Array:
         """Return the vector field dx/dt = f(t, x) that the model integrates, [B, L, D].
@@ -191,6 +224,7 @@ def load(
     *,
     step: int | None = None,
     num_steps: int | None = None,
+    solver: str | None = None,
     mesh: MeshConfig | Mesh | None = None,
 ) -> Run:
     """Load a trained model.
@@ -200,11 +234,13 @@ def load(
         tools/export_hf.py wrote.
       step: The checkpoint's step; None: the latest that is not damaged.
       num_steps: The number of solver steps; None: that of training.
+      solver: A name that ode/solvers.py knows, such as heun or diffrax:Tsit5; None:
+        that of training.
       mesh: The mesh to shard the parameters over; None: that of the run's config.
 
     Raises:
       UserError: If the folder holds no such model, its files are damaged, the mesh does
-        not suit it, or it has no weights for this number of steps.
+        not suit it, or it has no weights for this number of steps of the solver.
     """
     path = Path(path)
     of_run = (path / MANIFEST).exists() or not (path / run_directory.CONFIG).exists()
@@ -222,8 +258,8 @@ def load(
     else:
         loaded = import_run.load(path, mesh)
     config = loaded.config
-    if num_steps is not None:
-        model = with_num_steps(config.model, num_steps)
+    if num_steps is not None or solver is not None:
+        model = at_depth(config.model, num_steps, solver)
         config = dataclasses.replace(config, model=model)
     fields = {f.name: getattr(loaded, f.name) for f in dataclasses.fields(loaded)}
     return Run(**fields | {"config": config})

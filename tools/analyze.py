@@ -15,9 +15,12 @@ sequence). antecedent (do measures of sensitivity find the word that the next wo
 refers to?) has sentences of its own, or a --file of JSON lines. The kinds stabilisers
 (transformers without residual connections or norms, or with shorter steps) and
 simulator (a PDE simulator, to which they are added, beside the transformer) train many
-small runs themselves: on --data, --num_steps each, on the grid of --residuals, --norms,
---steps, --depths, --learning_rates and --num_seeds. For the effect of any other
-setting, see tools/experiment.py ablation.
+small runs themselves: on --data, --training_steps each, on the grid of --residuals,
+--norms, --steps, --depths, --learning_rates and --num_seeds. For the effect of any
+other setting, see tools/experiment.py ablation.
+
+With --num_steps and --solver, a run is analysed with other solver steps than those of
+training.
 
 --output is a new folder, whose index.html shows all plots. For these two it has a file
 for each run, so that the same command resumes an interrupted study, and a folder
@@ -36,7 +39,7 @@ from diffeq_former import cli
 from diffeq_former.analysis import plotting
 from diffeq_former.analysis.registry import KINDS, load
 from diffeq_former.analysis.results import bind
-from diffeq_former.cli import mesh_flags
+from diffeq_former.cli import mesh_flags, solver_flags
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers.study import simulator, stabilisers
 from diffeq_former.json_io import print_line
@@ -118,9 +121,13 @@ _OPTIONS = (
         "learning_rates", None, "Rates after warm-up; default: from 1e-3 to 1e-2."
     ),
     flags.DEFINE_integer(
-        "num_steps", None, "Optimizer steps of each run; default: 150.", lower_bound=1
+        "training_steps",
+        None,
+        "Optimizer steps of each run; default: 150.",
+        lower_bound=1,
     ),
 )
+_SOLVER_FLAGS = solver_flags.define()
 flags.adopt_module_key_flags(mesh_flags)
 _HINT = "; to train a grid of runs, use tools/experiment.py ablation"
 
@@ -138,9 +145,9 @@ def main(kind: str) -> None:
     if texts := options.pop("sentences", None):
         texts = loaded_model.read_sentences(Path(_FILE.value)) if _FILE.value else texts
     if "beside" in options:
-        options["beside"] = mesh_flags.load_run(options["beside"]).for_analysis
+        options["beside"] = _SOLVER_FLAGS.load_run(options["beside"]).for_analysis
     with atomic_directory(Path(_OUTPUT.value)) as folder:
-        trained = mesh_flags.load_run(_WORKDIR.value).for_analysis
+        trained = _SOLVER_FLAGS.load_run(_WORKDIR.value).for_analysis
         if texts:
             options["sentences"] = loaded_model.encode(trained, texts)
         rows = load(kind)(trained, folder, **options)
@@ -164,6 +171,8 @@ def _options(kind: str) -> dict:
         given["sentences"] = [_TEXT.value]
     if _WORKDIR.value is not None and kind in STUDIES:
         given["workdir"] = _WORKDIR.value
+    if kind in STUDIES:
+        given |= _SOLVER_FLAGS.given()
     for name in sorted(given.keys() - known):
         flag = "--text, --file" if name == "sentences" else f"--{name}"
         raise UserError(f"{flag}: {kind} does not use it; leave it out")

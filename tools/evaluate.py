@@ -4,10 +4,10 @@ tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
 
 Each line on stdout is one JSON object: split, step, num_steps, loss (nats per token),
 perplexity, bits_per_byte, tokens, and flops_per_token of the forward pass. With
---num_steps, the same continuous model is integrated with other numbers of solver steps
-than in training; tools/plot.py depth plots the result. With --solver, a method of
-diffrax integrates it, and lines have solver, rtol and num_evaluations, the mean number
-of evaluations of the vector field for a batch, in place of the FLOPs:
+--num_steps and --solver, the same continuous model is integrated with other numbers of
+steps, and by another solver, than in training; tools/plot.py depth plots the result.
+With --rtol, steps adapt to each batch, and lines have rtol and num_evaluations, the
+mean number of evaluations of the vector field for a batch, in place of the FLOPs:
 
 tools/evaluate.py --workdir=runs/tiny --solver=diffrax:Tsit5 --rtol=1e-3
 
@@ -43,12 +43,12 @@ _BATCH_SIZE = flags.DEFINE_integer(
 _SOLVER = flags.DEFINE_string(
     "solver",
     None,
-    "A method of diffrax, such as diffrax:Tsit5; by default the run's solver.",
+    "The solver, such as heun or diffrax:Tsit5; by default that of the run.",
 )
 _RTOL = flags.DEFINE_float(
     "rtol",
     0.0,
-    "With --solver: tolerance of adaptive steps; 0: --num_steps of equal length.",
+    "Tolerance of adaptive steps; 0: --num_steps, which do not adapt.",
 )
 flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
@@ -59,7 +59,7 @@ def main() -> None:
     from diffeq_former.distributed.multihost import is_primary
     from diffeq_former.inference.perplexity import SPLIT
     from diffeq_former.inference.resolve_dataset import load_dataset
-    from diffeq_former.inference.solver_steps import models_with_steps
+    from diffeq_former.inference.solver_steps import at_depth
     from diffeq_former.training import run_directory
     from diffeq_former.training.flops import forward_flops_per_token
 
@@ -67,7 +67,8 @@ def main() -> None:
     compilation_cache.enable()
     config = run_directory.read_config(Path(_WORKDIR.value))
     num_steps = cli.whole_numbers("num_steps", _NUM_STEPS.value)
-    models = models_with_steps(config.model, num_steps)
+    solver = _SOLVER.value
+    models = [at_depth(config.model, n, solver) for n in num_steps or [None]]
     run = mesh_flags.load_run(_WORKDIR.value)
     dataset = load_dataset(run, _DATA.value)
     for model in models:
@@ -76,14 +77,16 @@ def main() -> None:
             steps,
             data=_DATA.value,
             batch_size=_BATCH_SIZE.value,
-            solver=_SOLVER.value,
+            solver=solver,
             rtol=_RTOL.value,
         )
         line = {"split": SPLIT, "step": run.step, "num_steps": steps, **metrics}
-        if _SOLVER.value is None:
-            line["flops_per_token"] = forward_flops_per_token(model, dataset.seq_len)
+        if solver is not None:
+            line["solver"] = solver
+        if _RTOL.value:
+            line["rtol"] = _RTOL.value
         else:
-            line |= {"solver": _SOLVER.value, "rtol": _RTOL.value}
+            line["flops_per_token"] = forward_flops_per_token(model, dataset.seq_len)
         if is_primary():
             print_line(line)
 

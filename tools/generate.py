@@ -7,6 +7,12 @@ separates the texts of several prompts. A text ends where the model ends it, bef
 first --stop, or after --max_new_tokens. An empty --prompt= starts a new text. With
 --stream, the text of a single prompt is printed while it is generated.
 
+With --num_steps and --solver, other solver steps than in training are taken. With
+--rtol, they adapt to the prompts, by the error that the solver (heun, midpoint, or one
+of diffrax) estimates for its steps, and stay the same for the text that follows. One
+JSON object is then printed on stderr: num_steps, and num_evaluations of the vector
+field, by which they are found.
+
 --draft_steps enables self-speculative decoding: the model with fewer solver steps
 drafts tokens, which the full model accepts or rejects. Samples have the same
 distribution as without it, and greedy decoding gives the same text. One JSON object is
@@ -21,12 +27,11 @@ in training, only the first one prints.
 import dataclasses
 import sys
 import time
-from pathlib import Path
 
 from absl import flags
 
 from diffeq_former import cli, json_io
-from diffeq_former.cli import mesh_flags, process_flags
+from diffeq_former.cli import mesh_flags, process_flags, solver_flags
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _PROMPTS = flags.DEFINE_multi_string(
@@ -63,7 +68,11 @@ _DRAFT_STEPS = flags.DEFINE_integer(
 _DRAFT_TOKENS = flags.DEFINE_integer(
     "draft_tokens", 4, "Number of tokens to draft before the full model verifies them."
 )
+_RTOL = flags.DEFINE_float(
+    "rtol", 0.0, "Tolerance of steps that adapt to the prompts; 0: they do not."
+)
 flags.adopt_module_key_flags(process_flags)
+_SOLVER_FLAGS = solver_flags.define()
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -73,18 +82,24 @@ def main() -> None:
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.sampling import Sampling
     from diffeq_former.inference.text import continue_texts
-    from diffeq_former.training import run_directory
 
     _check_flags()
     process_flags.start_from_flags()
     compilation_cache.enable()
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-    config = run_directory.read_config(Path(_WORKDIR.value))
     draft = _draft()
-    if draft:
-        draft.config(config.model)  # check the settings before loading the checkpoint
-    run = mesh_flags.load_run(_WORKDIR.value)
-    generator = Generator(run.config.model, run.mesh, run.tokenizer.vocab_size, draft)
+    if draft:  # check the settings before loading the checkpoint
+        draft.config(_SOLVER_FLAGS.read_model(_WORKDIR.value))
+    run = _SOLVER_FLAGS.load_run(_WORKDIR.value)
+    model, grid = run.config.model, None
+    if _RTOL.value:
+        adapted = run.adapt(_PROMPTS.value, _RTOL.value)
+        model, grid = adapted.config, adapted.grid
+        steps = {
+            "num_steps": model.num_layers,
+            "num_evaluations": adapted.num_evaluations,
+        }
+    generator = Generator(model, run.mesh, run.tokenizer.vocab_size, draft, grid)
     printer = _Printer() if _STREAM.value and is_primary() else None
     start = time.perf_counter()
     texts = continue_texts(
@@ -102,6 +117,8 @@ def main() -> None:
     if is_primary():
         text = "\n---\n".join(texts)
         print(text.removeprefix(printer.text) if printer else text)
+        if _RTOL.value:
+            print(json_io.dumps(steps), file=sys.stderr)
         if draft:
             print(json_io.dumps(_metrics(generator, seconds)), file=sys.stderr)
 

@@ -100,18 +100,20 @@ def _named(line: dict) -> dict:
 def _evaluate(numbers: list[int | None]) -> list[dict]:
     from diffeq_former import compilation_cache
     from diffeq_former.distributed.multihost import is_primary
-    from diffeq_former.inference.solver_steps import models_with_steps
+    from diffeq_former.inference.solver_steps import at_depth
     from diffeq_former.training import run_directory
 
     harness, harness_tasks = _harness()
     process_flags.start_from_flags()
     compilation_cache.enable()
     num_steps = cli.whole_numbers("num_steps", _NUM_STEPS.value)
-    models = {
-        workdir: models_with_steps(
-            run_directory.read_config(Path(workdir)).model, num_steps
-        )
+    configs = {
+        workdir: run_directory.read_config(Path(workdir)).model
         for workdir in _WORKDIR.value
+    }
+    models = {
+        workdir: [at_depth(model, n) for n in num_steps or [None]]
+        for workdir, model in configs.items()
     }
     tasks = harness_tasks.Tasks(
         _TASKS.value, include_path=_INCLUDE_PATH.value, data=_TASK_DATA.value

@@ -10,7 +10,8 @@ When the server is ready, it prints one JSON object on stdout: host, port, and m
 server after the requests in progress. See docs/serving.md. Requires starlette, uvicorn
 and pydantic: pip install -e '.[serve]'.
 
-The mesh is that of the run; if it does not fit the devices, choose another one as in
+With --num_steps and --solver, other solver steps than in training are taken. The mesh
+is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from absl import flags
 
 from diffeq_former import cli
-from diffeq_former.cli import mesh_flags
+from diffeq_former.cli import mesh_flags, solver_flags
 from diffeq_former.json_io import print_line
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
@@ -38,6 +39,7 @@ _DRAFT_STEPS = flags.DEFINE_integer(
 _DRAFT_TOKENS = flags.DEFINE_integer(
     "draft_tokens", 4, "Number of tokens to draft before the full model verifies them."
 )
+_SOLVER_FLAGS = solver_flags.define()
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -46,7 +48,6 @@ def main() -> None:
     from diffeq_former.errors import UserError
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.speculative import Draft
-    from diffeq_former.training import run_directory
 
     try:
         from diffeq_former.inference.engine import Engine
@@ -61,9 +62,9 @@ def main() -> None:
     steps = _DRAFT_STEPS.value
     draft = Draft(steps, _DRAFT_TOKENS.value) if steps else None
     if draft:  # check the settings before loading the checkpoint
-        draft.config(run_directory.read_config(workdir).model)
+        draft.config(_SOLVER_FLAGS.read_model(workdir))
     with _bind() as listener:
-        run = mesh_flags.load_run(workdir)
+        run = _SOLVER_FLAGS.load_run(workdir)
         generator = Generator(
             run.config.model, run.mesh, run.tokenizer.vocab_size, draft
         )

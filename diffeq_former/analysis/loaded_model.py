@@ -16,7 +16,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.transformer import Transformer, outer_params
 from diffeq_former.ode.grid import Grid, stage_times
-from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.ode.solvers import get_solver
 
 START = "[start]"  # label of the tokens that open a document
 
@@ -71,7 +71,7 @@ class LoadedModel:
                 f"--num_times={num_times}: {self.name} has weights only for its"
                 f" {c.num_layers} layers; leave it out"
             )
-        return np.asarray(stage_times(num_times, SOLVERS[c.solver].nodes))[:, -1]
+        return np.asarray(stage_times(num_times, get_solver(c.solver).nodes))[:, -1]
 
     def weights_at(self, times_T: np.ndarray) -> dict:
         """Return the weights at the given times: arrays with a leading axis T.

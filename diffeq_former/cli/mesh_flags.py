@@ -20,8 +20,12 @@ _SIZES = {
 }
 
 
-def load_run(workdir: str | Path):
+def load_run(workdir: str | Path, **options):
     """Load the latest checkpoint of a run, a `diffeq_former.Run`.
+
+    Args:
+      workdir: The run's folder.
+      **options: Options of `diffeq_former.load`, but for the mesh.
 
     Raises:
       UserError: See `diffeq_former.load`.
@@ -30,7 +34,7 @@ def load_run(workdir: str | Path):
     from diffeq_former.training import run_directory
 
     config = run_directory.read_config(Path(workdir))
-    return api.load(workdir, mesh=make_mesh(config))
+    return api.load(workdir, mesh=make_mesh(config), **options)
 
 
 def make_mesh(config: Config):

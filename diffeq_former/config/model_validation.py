@@ -3,7 +3,7 @@
 from diffeq_former.config.dataclass_config import check_values
 from diffeq_former.config.schema import SAVE_WEIGHTS, ModelConfig
 from diffeq_former.errors import UserError, require
-from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.ode.solvers import get_solver
 
 
 def validate_model(c: ModelConfig) -> None:
@@ -17,6 +17,7 @@ def validate_model(c: ModelConfig) -> None:
         require(c.time_segments > 0, "model.time_mlp", of_segments, c.time_mlp)
     _validate_heads(c)
     _validate_rotations(c)
+    check_solver(c)
     _validate_stabilisers(c)
     _validate_backward(c)
     _validate_combination(c)
@@ -50,8 +51,15 @@ def _validate_rotations(c: ModelConfig) -> None:
     require(high > low, "model.rope_high_turns", above, high)
 
 
-def _validate_stabilisers(c: ModelConfig) -> None:
+def check_solver(c: ModelConfig) -> None:
+    """Raise UserError if the solver does not exist or cannot integrate the model."""
     residual, norm = c.stabilisers.residual, c.stabilisers.norm
+    if len(get_solver(c.solver).nodes) > 1 and c.weights == "layer_table":
+        raise UserError(
+            f"config.model.solver: {c.solver} evaluates the field between the grid "
+            "points, where a layer_table has no weights; use euler, lie_trotter or "
+            "strang, or another model.weights"
+        )
     if residual != 1 and c.solver not in ("euler", "lie_trotter"):
         raise UserError(
             f"config.model.stabilisers.residual: {c.solver} evaluates a term more than"
@@ -64,6 +72,10 @@ def _validate_stabilisers(c: ModelConfig) -> None:
             f" term, but {c.solver} does not apply each term in one substep of its own;"
             " use pre or none, or model.solver lie_trotter"
         )
+
+
+def _validate_stabilisers(c: ModelConfig) -> None:
+    norm = c.stabilisers.norm
     if c.chain_norms and norm != "pre":
         raise UserError(
             "config.model.chain_norms: True requires norms of the terms' inputs, but"
@@ -94,12 +106,6 @@ def _validate_backward(c: ModelConfig) -> None:
 
 def _validate_combination(c: ModelConfig) -> None:
     if c.weights == "layer_table":
-        if len(SOLVERS[c.solver].nodes) > 1:
-            raise UserError(
-                f"config.model.solver: {c.solver} evaluates the field between the grid "
-                "points, where a layer_table has no weights; use euler, lie_trotter or "
-                "strang, or another model.weights"
-            )
         if c.generate_weights == "per_step":
             raise UserError(
                 "config.model.generate_weights: a layer_table stores its weights, so "

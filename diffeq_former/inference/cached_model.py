@@ -10,26 +10,37 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import Grid
 
 
 class Weights(NamedTuple):
     """Parameters of a model together with the weights of its solver steps."""
 
     params: dict
-    table: dict  # weights at the model's solver steps, generated from `params`
+    table: dict  # weights at the steps of the grid, generated from `params`
+    grid: Grid
 
 
 class CachedModel:
-    """A model with a fixed number of solver steps that reads and writes a cache."""
+    """A model with a fixed number of solver steps that reads and writes a cache.
 
-    def __init__(self, config: ModelConfig):
+    Args:
+      config: The config of the model.
+      grid: Its steps; None: the model's own.
+    """
+
+    def __init__(self, config: ModelConfig, grid: Grid | None = None):
         self.config = config.for_inference()
+        self._grid = grid
         self._model = Transformer(self.config, cached=True)
 
     def weights(self, params: dict) -> Weights:
         """Generate the weights of all solver steps from the parameters."""
-        return Weights(params, self._model.apply({"params": params}, method="tabulate"))
+        grid = self._grid or default_grid(self.config)
+        table = self._model.apply({"params": params}, grid, method="tabulate")
+        return Weights(params, table, grid)
 
     def empty_cache(self, B: int, S: int) -> dict:
         """Return zeroed keys and values, [steps, B, S, KV heads, head size] each."""
@@ -52,6 +63,7 @@ class CachedModel:
             tokens_BL,
             positions_BL=positions_BL,
             table=weights.table,
+            grid=weights.grid,
             mutable=["cache"],
             method=method,
         )

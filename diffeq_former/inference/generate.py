@@ -22,6 +22,7 @@ from diffeq_former.inference.cached_model import CachedModel, Weights
 from diffeq_former.inference.decode import DecodingState, decode, plain_round
 from diffeq_former.inference.sampling import Rule, Sampling
 from diffeq_former.inference.speculative import Draft, speculative_round
+from diffeq_former.ode.grid import Grid
 
 STRIDE = 8  # tokens per sequence that are decoded before the host looks at them
 
@@ -81,6 +82,7 @@ class Generator:
         starting at this value are never sampled.
       draft: Settings for speculative decoding, which samples from the same
         distribution; None disables it.
+      grid: The steps of the model over depth; None: its own.
 
     Raises:
       UserError: If the model cannot draft with these settings.
@@ -92,12 +94,14 @@ class Generator:
         mesh: Mesh,
         vocab_size: int | None = None,
         draft: Draft | None = None,
+        grid: Grid | None = None,
     ):
         self.max_len, self._shards = config.max_len, num_batch_shards(mesh)
         # Numbers of tokens, summed over all calls.
         self.num_new = self.num_drafted = self.num_accepted = 0
-        configs = (config, draft.config(config)) if draft else (config,)
-        models = tuple(map(CachedModel, configs))
+        models = (CachedModel(config, grid),)
+        if draft:
+            models += (CachedModel(draft.config(config)),)
         self._programs = make_programs(
             models,
             mesh,

@@ -2,7 +2,7 @@
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.ode.grid import Grid, on_segments, uniform
-from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.ode.solvers import get_solver
 
 
 def default_grid(c: ModelConfig) -> Grid:
@@ -11,7 +11,7 @@ def default_grid(c: ModelConfig) -> Grid:
     It is uniform, unless `time_segments` is set: then its steps are aligned with the
     segments on which W(t) is constant.
     """
-    nodes = SOLVERS[c.solver].nodes
+    nodes = get_solver(c.solver).nodes
     if c.time_segments:
         return on_segments(c.num_layers, c.time_segments, len(nodes))
     return uniform(c.num_layers, nodes)

@@ -17,7 +17,7 @@ import jax
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.block import Block
 from diffeq_former.models.weight_specs import WeightSpecs
-from diffeq_former.ode.solvers import SOLVERS, Term
+from diffeq_former.ode.solvers import Term, get_solver
 
 # Groups of terms that are added to the state together, for the solvers that apply each
 # term once per step.
@@ -64,7 +64,7 @@ def stabilised_step(
     """
     residual, is_post = c.stabilisers.residual, c.stabilisers.norm == "post"
     if residual == 1 and not is_post:
-        return SOLVERS[c.solver].step(terms, x_BLD, h)
+        return get_solver(c.solver).step(terms, x_BLD, h)
     for indices in _TERMS_AT_ONCE[c.solver]:
         dx_BLD = sum(terms[i](0, x_BLD) for i in indices)
         x_BLD = residual * x_BLD + h * dx_BLD

@@ -29,7 +29,7 @@ from diffeq_former.models.remat import (
 from diffeq_former.models.stabilisers import stabilised_step
 from diffeq_former.models.transport import COSTS, cost_of_step
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.solvers import SOLVERS, Term
+from diffeq_former.ode.solvers import Term, get_solver
 
 
 class Step(nn.Module):
@@ -123,7 +123,7 @@ class Step(nn.Module):
         return named(GENERATED_WEIGHTS, constrain_weights(specs, generated))
 
     def _reversed(self, weights_S: dict) -> dict:
-        nodes = SOLVERS[self.config.solver].nodes
+        nodes = get_solver(self.config.solver).nodes
         if any(1 - node not in nodes for node in nodes):
             return weights_S
         order = [nodes.index(1 - node) for node in nodes]

@@ -51,13 +51,28 @@ def on_segments(num_steps: int, num_segments: int, num_nodes: int) -> Grid:
       num_segments: Number of segments on which the field is constant.
       num_nodes: Number of stages S.
     """
-    points = _step_boundaries(num_steps, num_segments)
-    right_T = _right_ends(points[:-1])
-    times_TS = np.repeat(right_T[:, None] / num_segments, num_nodes, axis=1)
-    lengths_T = None
-    if num_steps != num_segments:
-        lengths_T = jnp.asarray(np.diff(points) / num_segments, jnp.float32)
-    return Grid(jnp.asarray(times_TS, jnp.float32), lengths_T)
+    points_T1 = _step_boundaries(num_steps, num_segments) / num_segments
+    grid = on_points(points_T1, [0.0] * num_nodes, num_segments)
+    return grid._replace(lengths_T=None) if num_steps == num_segments else grid
+
+
+def on_points(points_T1, nodes: Sequence[float], num_segments: int = 0) -> Grid:
+    """Return the grid of steps between consecutive points.
+
+    Args:
+      points_T1: Increasing points from 0 to 1, an array [T + 1].
+      nodes: The nodes of the solver.
+      num_segments: Number of segments on which the field is constant, as in
+        `on_segments`; 0: it is not.
+    """
+    left_T1, right_T1 = points_T1[:-1, None], points_T1[1:, None]
+    node_1S = np.asarray(nodes, np.float32)[None]
+    if num_segments:
+        times_TS = _right_ends(left_T1 * num_segments) / num_segments + 0 * node_1S
+    else:
+        times_TS = (1 - node_1S) * left_T1 + node_1S * right_T1  # exact at both ends
+    lengths_T = (right_T1 - left_T1)[:, 0]
+    return Grid(jnp.asarray(times_TS, jnp.float32), jnp.asarray(lengths_T, jnp.float32))
 
 
 def segment_time(t: jax.Array, num_segments: int) -> jax.Array:
@@ -112,7 +127,4 @@ def sample(kind: str, key: jax.Array, num_steps: int, nodes: Sequence[float]) ->
     """
     inner = jnp.arange(1, num_steps) + MOVES[kind](key, num_steps - 1)
     points = jnp.concatenate([jnp.zeros(1), inner / num_steps, jnp.ones(1)])
-    left_T1, right_T1 = points[:-1, None], points[1:, None]
-    node_1S = jnp.asarray(nodes, jnp.float32)[None]
-    times_TS = (1 - node_1S) * left_T1 + node_1S * right_T1  # exact at both ends
-    return Grid(times_TS, points[1:] - points[:-1])
+    return on_points(points, nodes)

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from diffeq_former.errors import UserError
+
 State = TypeVar("State")
 Term = Callable[[int, State], State]
 
@@ -77,6 +79,62 @@ SOLVERS: dict[str, Solver] = {
         b=(1 / 6, 1 / 3, 1 / 3, 1 / 6),
     ),
 }
+
+DIFFRAX = "diffrax:"
+
+
+def get_solver(name: str) -> Solver:
+    """Return the solver with this name.
+
+    Args:
+      name: A key of `SOLVERS`, or diffrax:NAME for an explicit Runge-Kutta method of
+        diffrax (Kidger 2021, arXiv 2202.02435), such as diffrax:Tsit5.
+
+    Raises:
+      UserError: If there is none, or diffrax is not installed.
+    """
+    if not name.startswith(DIFFRAX):
+        if name not in SOLVERS:
+            raise UserError(
+                f"solver={name}: expected one of {', '.join(SOLVERS)}, or a method of"
+                f" diffrax, such as {DIFFRAX}Tsit5"
+            )
+        return SOLVERS[name]
+    method = diffrax_method(name.removeprefix(DIFFRAX))
+    tableau, order = method.tableau, method.order(None)
+    stages = 1 + max(i for i, weight in enumerate(tableau.b_sol) if weight)
+    return RungeKutta(
+        order,
+        c=tuple(map(float, (0.0, *tableau.c)))[:stages],
+        a=((), *(tuple(map(float, row)) for row in tableau.a_lower))[:stages],
+        b=tuple(map(float, tableau.b_sol))[:stages],
+    )
+
+
+def diffrax_method(name: str):
+    """Return the explicit Runge-Kutta method of diffrax with this name.
+
+    Raises:
+      UserError: If there is none, or diffrax is not installed.
+    """
+    try:
+        import diffrax
+    except ImportError as error:
+        raise UserError(
+            f"solver={DIFFRAX}{name}: diffrax is missing; pip install -e '.[ode]'"
+        ) from error
+    base = diffrax.AbstractERK
+    known = {
+        x.__name__: x
+        for x in vars(diffrax).values()
+        if isinstance(x, type) and issubclass(x, base) and x is not base
+    }
+    if name not in known:
+        raise UserError(
+            f"solver={DIFFRAX}{name}: diffrax has no explicit Runge-Kutta method of"
+            f" this name; use one of {', '.join(sorted(known))}"
+        )
+    return known[name]()
 
 
 def is_splitting(name: str) -> bool:

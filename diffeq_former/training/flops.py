@@ -15,7 +15,7 @@ import jax
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import linear_specs
-from diffeq_former.ode.solvers import SOLVERS, Splitting
+from diffeq_former.ode.solvers import Splitting, get_solver
 
 # The names that JAX and PyTorch give to a device, as a pattern, and its peak FLOP/s in
 # dense bfloat16 (from the vendors' data sheets).
@@ -79,7 +79,7 @@ def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
 
 def evaluations(c: ModelConfig) -> tuple[int, int]:
     """Return how often attention and feed-forward are evaluated over depth."""
-    solver, num_steps = SOLVERS[c.solver], solver_steps(c)
+    solver, num_steps = get_solver(c.solver), solver_steps(c)
     if isinstance(solver, Splitting):
         terms = [term for term, _ in solver.substeps]
         return num_steps * terms.count(0), num_steps * terms.count(1)

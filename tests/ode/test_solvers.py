@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffeq_former.ode import reversible
-from diffeq_former.ode.solvers import SOLVERS, RungeKutta, Splitting
+from diffeq_former.ode.solvers import SOLVERS, RungeKutta, Splitting, get_solver
 
 # Each field is its terms f(t, x) and its exact solution at t = 1 from `START`.
 START = {"rotation": np.array([0.8, -0.3]), "logistic": np.array([0.3])}
@@ -93,6 +93,20 @@ SPLITTINGS = [n for n, s in SOLVERS.items() if isinstance(s, Splitting)]
 def test_runge_kutta_keeps_its_order_on_any_field(name):
     order = SOLVERS[name].order
     assert slope(SOLVERS[name], "logistic", plain) == pytest.approx(order, abs=0.15)
+
+
+@pytest.mark.parametrize("name", ["Heun", "Bosh3", "Tsit5"])
+def test_methods_of_diffrax_have_their_order(name):
+    """On this field, those of high order are a little better."""
+    solver = get_solver(f"diffrax:{name}")
+    excess = slope(solver, "logistic", plain) - solver.order
+    assert -0.15 < excess < 0.35
+
+
+def test_methods_of_diffrax_have_no_stage_that_is_not_used():
+    """The last of Tsit5's seven is the first of the next step."""
+    solver = get_solver("diffrax:Tsit5")
+    assert (solver.order, len(solver.b)) == (5, 6) and all(solver.b)
 
 
 @pytest.mark.parametrize("name", SPLITTINGS)

@@ -98,7 +98,11 @@ GRID = ("--residuals=1", "--steps=1", "--depths=2", "--num_seeds=1")
 def test_a_study_resumes_after_the_runs_that_are_done(tool, trained, refused, tmp_path):
     """Of the first two, one diverges."""
     output = tmp_path / "study"
-    flags = (f"--data={trained.dataset.path}", f"--output={output}", "--num_steps=12")
+    flags = (
+        f"--data={trained.dataset.path}",
+        f"--output={output}",
+        "--training_steps=12",
+    )
     few = (*flags, *GRID, "--norms=none", "--learning_rates=0.01,10000")
     more = (*flags, *GRID, "--norms=pre,none", "--learning_rates=0.01")
     result = tool(TOOL, "stabilisers", *few)
@@ -122,7 +126,7 @@ def test_a_study_resumes_after_the_runs_that_are_done(tool, trained, refused, tm
     described = {(run["norm"], run["learning_rate"]) for run in numbers["runs"]}
     assert described == {("none", 0.01), ("pre", 0.01)} and len(numbers["runs"]) == 2
     shutil.rmtree(output / "report")
-    line = refused(TOOL, "stabilisers", *more, "--num_steps=13")
+    line = refused(TOOL, "stabilisers", *more, "--training_steps=13")
     assert "is a study with another num_steps: 12 -> 13; name another" in line
 
 
@@ -131,6 +135,7 @@ def test_a_study_resumes_after_the_runs_that_are_done(tool, trained, refused, tm
     [
         ((), "stabilisers needs --data: a prepared dataset"),
         (("--data=x", "--workdir=y"), "--workdir: stabilisers does not use it"),
+        (("--data=x", "--solver=heun"), "--solver: stabilisers does not use it"),
         (("--data=x", "--norms=pre,head"), "--norms=pre,head: expected some of pre, p"),
     ],
     ids=" ".join,

@@ -85,15 +85,21 @@ def test_weights_are_those_of_the_model(run):
     assert np.abs(some["ff_in"]["kernel"][0] - some["ff_in"]["kernel"][1]).max() > 1e-6
 
 
-def test_the_trajectory_ends_in_the_states_of_the_model(run):
+@pytest.mark.parametrize("solver", [None, "diffrax:Ralston"])
+def test_the_trajectory_is_the_states_of_the_model(trained, solver):
+    run = diffeq_former.load(trained.workdir, num_steps=5, solver=solver)
     states_TLD = run.trajectory("the list")
     tokens = [*run.tokenizer.before, *run.tokenizer.encode("the list")]
     _, sown = run.model.apply(
         {"params": run.params}, np.array([tokens]), mutable=["intermediates"]
     )
     [after_TBLD] = sown["intermediates"]["depth"]["state"]
-    assert states_TLD.shape[0] == run.config.model.num_layers + 1
+    assert states_TLD.shape[0] == 6
     np.testing.assert_allclose(states_TLD[1:], after_TBLD[:, 0], atol=1e-5)
+
+
+def test_the_field_moves_the_state(run):
+    states_TLD = run.trajectory("the list")
     # Euler steps, whose weights are those of their ends.
     h = 1 / run.config.model.num_layers
     moved_LD = h * run.field(h, states_TLD[:1])[0]

@@ -11,7 +11,7 @@ from prepared import prepare_words, random_texts
 from diffeq_former import load
 from diffeq_former.data import sentencepiece_training
 from diffeq_former.inference.perplexity import make_evaluate
-from diffeq_former.training.flops import flops_per_token
+from diffeq_former.training.flops import flops_per_token, forward_flops_per_token
 
 TOOL = "evaluate.py"
 
@@ -50,27 +50,38 @@ def test_other_depths_data_and_batches(tool, trained, tmp_path):
     assert figures(result) == [expected(trained, dataset, n) for n in (1, 4)]
 
 
-def test_a_solver_of_diffrax(tool, trained):
-    """Adaptive steps, and steps of equal length by the library."""
-    flags = ("--solver=diffrax:Heun", "--rtol=0.01")
-    [adaptive] = figures(tool(TOOL, f"--workdir={trained.workdir}", *flags))
-    assert (adaptive["solver"], adaptive["rtol"]) == ("diffrax:Heun", 0.01)
-    assert adaptive["num_evaluations"] >= 2 and "flops_per_token" not in adaptive
-    model = dataclasses.replace(trained.run.config.model, solver="heun")
-    config = dataclasses.replace(trained.run.config, model=model.at_depth(4))
+def test_other_solvers(tool, trained):
+    """Steps of equal length by the tool, and adaptive ones by the library."""
+    flags = ("--solver=diffrax:Heun", "--num_steps=4")
+    [equal] = figures(tool(TOOL, f"--workdir={trained.workdir}", *flags))
+    assert equal.pop("solver") == "diffrax:Heun"
+    model = dataclasses.replace(trained.run.config.model, solver="heun").at_depth(4)
+    config = dataclasses.replace(trained.run.config, model=model)
     own = make_evaluate(config, trained.dataset, mesh_of())(trained.run.params)
-    found = load(trained.workdir).evaluate(4, solver="diffrax:Heun")
-    assert found["loss"] == pytest.approx(own["loss"], rel=1e-5)
-    assert found["num_evaluations"] == 8
+    flops = forward_flops_per_token(model, trained.dataset.seq_len)
+    assert equal["loss"] == pytest.approx(own["loss"], rel=1e-5)
+    assert equal["flops_per_token"] == pytest.approx(flops)
+    run = load(trained.workdir, solver="heun")
+    adaptive = run.evaluate(rtol=1e-4)
+    assert adaptive["num_evaluations"] > 8
+    assert adaptive["loss"] == pytest.approx(own["loss"], rel=0.05)
+
+
+def test_adaptive_steps(tool, trained):
+    flags = ("--solver=diffrax:Heun", "--rtol=0.01")
+    [line] = figures(tool(TOOL, f"--workdir={trained.workdir}", *flags))
+    assert (line["solver"], line["rtol"]) == ("diffrax:Heun", 0.01)
+    assert line["num_evaluations"] >= 2 and "flops_per_token" not in line
 
 
 def test_solvers_that_do_not_suit(refused, trained):
     at = f"--workdir={trained.workdir}"
     line = refused(TOOL, at, "--rtol=0.01")
-    assert line.startswith("rtol=0.01: the steps of the model's own solver are not")
+    assert line.startswith("solver=euler: it has no estimate of its error, by which")
     line = refused(TOOL, at, "--solver=diffrax:Tsit5", "--rtol=1e-12")
     assert line == (
-        "rtol=1e-12: Tsit5 takes too many steps for this model; use a larger tolerance"
+        "rtol=1e-12: diffrax:Tsit5 takes too many steps for this model; use a larger"
+        " tolerance"
     )
 
 

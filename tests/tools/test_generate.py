@@ -5,6 +5,7 @@ import json
 import pytest
 from cases import mesh_of
 
+from diffeq_former import load
 from diffeq_former.inference.text import make_continue, make_sampler
 
 TOOL = "generate.py"
@@ -63,6 +64,25 @@ def test_drafts(tool, trained, continue_texts):
     figures = json.loads(result.stderr)
     assert figures["acceptance"] == figures["accepted"] / figures["drafted"] <= 1
     assert figures["tokens_per_second"] > 0 and figures["drafted"] % 2 == 0
+
+
+def test_other_steps_over_depth(tool, trained):
+    """By the tool, and by the library; adaptive steps are counted on stderr."""
+    flags = ("--prompt=a mat", "--temperature=0", "--max_new_tokens=8")
+    depth = ("--solver=heun", "--num_steps=4")
+    options = {"max_new_tokens": 8, "temperature": 0.0}
+    run = load(trained.workdir, solver="heun", num_steps=4)
+    result = tool(TOOL, f"--workdir={trained.workdir}", *flags, *depth)
+    expected = run.generate("a mat", **options)
+    assert (result.returncode, result.stdout) == (0, expected + "\n"), result.stderr
+    result = tool(TOOL, f"--workdir={trained.workdir}", *flags, *depth, "--rtol=0.1")
+    expected = run.generate("a mat", **options, rtol=0.1)
+    assert (result.returncode, result.stdout) == (0, expected + "\n"), result.stderr
+    adapted = run.adapt(["a mat"], 0.1)
+    assert json.loads(result.stderr) == {
+        "num_steps": adapted.config.num_layers,
+        "num_evaluations": adapted.num_evaluations,
+    }
 
 
 def test_training_sampled_the_same(trained):

@@ -15,7 +15,7 @@ def study(
     depths: list[str] | None = None,
     learning_rates: list[str] | None = None,
     num_seeds: int | None = None,
-    num_steps: int | None = None,
+    training_steps: int | None = None,
 ) -> list[dict]:
     """Train all runs that have no runs/NAME.json yet, and write report/.
 
@@ -30,7 +30,7 @@ def study(
       depths: As above.
       learning_rates: As above.
       num_seeds: The number of seeds.
-      num_steps: The number of optimizer steps of each run.
+      training_steps: The number of optimizer steps of each run.
 
     Returns:
       A row for each claim.
@@ -57,7 +57,7 @@ def study(
         if values is not None
     }
     grid = grid_type(**given | ({"num_seeds": num_seeds} if num_seeds else {}))
-    training = Training(**({"num_steps": num_steps} if num_steps else {}))
+    training = Training(**({"num_steps": training_steps} if training_steps else {}))
     return complete(output, data, grid, training)
 
 
