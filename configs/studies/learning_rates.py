@@ -4,11 +4,16 @@
         --config.data.path=data/books --study=configs/studies/learning_rates.py \
         --num_parallel=2 --output=runs/learning_rates
 
-At half the width of --config; muP transfers them. sizes.py compares models with them.
+At half the width of --config; muP transfers them. sizes.py compares models with them,
+after speed_of_u.py has found another one for what computes u(t).
 """
 
 LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}
-HYPERNETWORK = ["model.weights=hypernetwork", "model.solver=euler"]
+HYPERNETWORK = [
+    "model.weights=hypernetwork",
+    "model.solver=euler",
+    "optimizer.time_mlp_multiplier=1.0",
+]
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
 PARALLEL = ["model.weights=layer_table", "model.solver=euler"]
 SHARED = ["model.weights=shared", "model.solver=lie_trotter"]

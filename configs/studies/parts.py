@@ -4,14 +4,15 @@
         --config.data.path=data/books --study=configs/studies/parts.py \
         --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/parts
 
-With fewer matrices F_e than layers, W(t) at the layers is not free; with as many or
-more, a hypernetwork is a reparametrisation of a plain transformer's weights. Models
-have half the width of --config and its learning rate, which muP keeps right for all E.
+With fewer matrices F_e and B than layers, W(t) at the layers is not free; with as many
+or more, a hypernetwork is a reparametrisation of a plain transformer's weights. With
+E = 7, it stores as many as the plain transformer of 8 layers; the wide one stores as
+many parameters as the hypernetwork with E = 48. Models have half the width of --config
+and its learning rate, which muP keeps right for all of them.
 """
 
-WIDTHS = (2, 4, 8, 16, 48, 96)
-PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]
-SHARED = ["model.weights=shared", "model.solver=lie_trotter"]
+WIDTHS = (2, 4, 7, 16, 48, 96)
+PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter", "optimizer.name=muon"]
 
 
 def get_study():
@@ -19,17 +20,18 @@ def get_study():
     models |= {
         "no base": ["model.base=False"],
         "frozen bank": ["optimizer.bank_multiplier=0.0"],
-        "table of coefficients": ["model.time_mlp=table", "model.time_segments=8"],
-        "muon on banks": ["optimizer.name=muon"],
+        "frozen u": ["optimizer.time_mlp_multiplier=0.0"],
+        "table of u": ["model.time_mlp=table", "model.time_segments=8"],
         "plain": PLAIN,
-        "plain coupled": [*PLAIN, "optimizer.layer_coupling=1.0"],
-        "shared": SHARED,
+        "plain, parallel": [*PLAIN, "model.solver=euler"],
+        "plain, coupled": [*PLAIN, "optimizer.layer_coupling=1.0"],
+        "plain, wide": [*PLAIN, "model.d_model=148", "model.num_heads=4"],
     }
     half = ["model.d_model=64", "model.num_heads=2"]
     return {
         "baseline": "E 48",
-        "models": models,
+        "models": {name: [*half, *changes] for name, changes in models.items()},
         "search": {name: {} for name in models},
         "search_settings": [],
-        "final_settings": ["training.num_steps=700", *half],
+        "final_settings": ["training.num_steps=700"],
     }

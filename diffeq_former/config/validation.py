@@ -65,12 +65,6 @@ def _validate_directions(config: Config) -> None:
         )
     if name != "weight_space_muon" or config.model.weights != "hypernetwork":
         return
-    if config.training.depth_grid != "fixed" or config.training.depth_steps:
-        raise UserError(
-            f"config.optimizer.name: {name} has a momentum for each time of a fixed"
-            " grid; use muon, or training.depth_grid=fixed without"
-            " training.depth_steps"
-        )
     if config.model.generate_weights != "tabulated":
         raise UserError(
             f"config.optimizer.name: {name} needs the gradients of the generated"

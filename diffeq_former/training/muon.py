@@ -18,7 +18,12 @@ hypernetwork is then trained as layers with weights of their own are by `muon`, 
 it is equal for these, but for the movement of u. It needs T matrices and T moments
 instead of E + 1 (or 2E + 2 moments of AdamW).
 
-Shape suffixes: T times, E time embedding.
+The t_k are the times of the model's own grid, its nodes. Steps of training may be at
+other times s. There, W(s) moves with the nodes by sum_k c_k(s) dW(t_k), where
+c(s) = K^-1 K(s) and K_k(s) = m_F u(t_k) . u(s) + m_B, so that the gradient of W(t_k) is
+the sum over s of c_k(s) dL/dW(s).
+
+Shape suffixes: T times, N nodes, E time embedding.
 """
 
 import functools
@@ -34,6 +39,9 @@ from diffeq_former.models.blocks import linear_specs
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.partition import constrain, num_shards
 from diffeq_former.models.weight_specs import LinearSpec
+from diffeq_former.ode.grid import Grid
+from diffeq_former.ode.solvers import get_solver
+from diffeq_former.training.bank_gradient import BankGradient
 from diffeq_former.training.parts import Parts, bank_tree, get_bank, merge
 
 MOMENTUM = 0.95
@@ -161,6 +169,7 @@ def orthogonalise(
     gradients: Parts,
     state: optax.OptState,
     scale: jax.Array,
+    nodes: dict[str, jax.Array] | None,
 ) -> tuple[Parts, optax.OptState]:
     """Return gradients of which those of banks and bases move W(t_k) by O_k.
 
@@ -170,22 +179,49 @@ def orthogonalise(
       gradients: The gradients, those of banks as factors.
       state: The state that `init_kernels` or the last call returned.
       scale: A factor of all gradients, by which they are clipped.
+      nodes: For each bank u(t_k), [N, E]; None: the gradients are those of the nodes.
     """
-    kernels = _kernel_tree({x: scale * g.kernels_T for x, g in gradients.banks.items()})
+    u = nodes or {name: g.u_TE for name, g in gradients.banks.items()}
+
+    def moves(u_TE: jax.Array, u_SE: jax.Array) -> jax.Array:
+        moves_TS = c.bank_multiplier * u_TE @ u_SE.T
+        return moves_TS + c.base_multiplier if model.base else moves_TS
+
+    inverses = {
+        name: jnp.linalg.pinv(moves(u_NE, u_NE), rtol=SINGULAR, hermitian=True)
+        for name, u_NE in u.items()
+    }
+
+    def at_nodes(name: str, gradient: BankGradient) -> jax.Array:
+        if nodes is None:
+            return scale * gradient.kernels_T
+        weights_NT = inverses[name] @ moves(u[name], gradient.u_TE)
+        return scale * jnp.tensordot(weights_NT, gradient.kernels_T, 1)
+
+    kernels = _kernel_tree({x: at_nodes(x, g) for x, g in gradients.banks.items()})
     directions, state = muon(c, model).update(kernels, state)
     rest = jax.tree.map(lambda g: scale * g, gradients.rest)
     banks = {}
     for name, gradient in gradients.banks.items():
-        moves_TT = c.bank_multiplier * gradient.u_TE @ gradient.u_TE.T
+        pulled_N = jnp.tensordot(inverses[name], get_bank(name, directions), 1)
         if model.base:
-            moves_TT += c.base_multiplier
-        inverse_TT = jnp.linalg.pinv(moves_TT, rtol=SINGULAR, hermitian=True)
-        pulled_T = jnp.tensordot(inverse_TT, get_bank(name, directions), 1)
-        if model.base:
-            rest = merge(rest, {"weights": {name: {"base": pulled_T.sum(0)}}})
-        pulled_T = pulled_T.astype(gradient.kernels_T.dtype)
-        banks[name] = gradient.replace(kernels_T=pulled_T)
+            rest = merge(rest, {"weights": {name: {"base": pulled_N.sum(0)}}})
+        banks[name] = BankGradient(u[name], pulled_N.astype(gradient.kernels_T.dtype))
     return gradients.replace(rest=rest, banks=banks), state
+
+
+def node_grid(model: ModelConfig, state: optax.OptState) -> Grid:
+    """Return the grid whose times the moments are of, whatever steps training takes.
+
+    Args:
+      model: The model's settings, with any number of steps.
+      state: The state that `init_kernels` returned.
+    """
+    moments = jax.tree.leaves(optax.tree.get(state, "mu"))
+    num_times = len(moments[0])
+    return default_grid(
+        model.at_depth(num_times // len(get_solver(model.solver).nodes))
+    )
 
 
 def _kernel_tree(kernels_T: dict[str, jax.Array]) -> dict:

@@ -128,7 +128,9 @@ def parameter_shapes(c: ModelConfig) -> dict:
 
 
 def make_update(config: Config) -> Update:
-    return Update(config.optimizer, config.training.num_steps, config.model)
+    c = config.training
+    other_times = c.depth_grid != "fixed" or bool(c.depth_steps)
+    return Update(config.optimizer, c.num_steps, config.model, other_times)
 
 
 def _shapes(config: Config) -> TrainState:

@@ -249,11 +249,6 @@ def test_moments_in_weight_space_are_those_of_the_times():
             {"optimizer": {"factored_bank": True}},
             "factored_bank: weight_space_muon has",
         ),
-        (
-            {"training": {"depth_steps": (2, 3)}},
-            "optimizer.name: weight_space_muon has",
-        ),
-        ({"training": {"depth_grid": "jittered"}}, "use muon, or training.depth_grid"),
         ({"model": {"generate_weights": "per_step"}}, "or model.generate_weights=tab"),
     ],
     ids=str,
