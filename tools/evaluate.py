@@ -7,7 +7,7 @@ perplexity, bits_per_byte, tokens, and flops_per_token of the forward pass. With
 --num_steps and --solver, the same continuous model is integrated with other numbers of
 steps, and by another solver, than in training; tools/plot.py depth plots the result.
 With --rtol, steps adapt to each batch, and lines have rtol and num_evaluations, the
-mean number of evaluations of the vector field for a batch, in place of the FLOPs:
+mean number of evaluations of the vector field for a batch, in place of num_steps:
 
 tools/evaluate.py --workdir=runs/tiny --solver=diffrax:Tsit5 --rtol=1e-3
 
@@ -16,6 +16,7 @@ training: --config.mesh.data=1 --config.mesh.fsdp=-1. With several processes, st
 in training, only the first one prints.
 """
 
+import itertools
 from pathlib import Path
 
 from absl import flags
@@ -45,10 +46,8 @@ _SOLVER = flags.DEFINE_string(
     None,
     "The solver, such as heun or diffrax:Tsit5; by default that of the run.",
 )
-_RTOL = flags.DEFINE_float(
-    "rtol",
-    0.0,
-    "Tolerance of adaptive steps; 0: --num_steps, which do not adapt.",
+_RTOL = flags.DEFINE_multi_float(
+    "rtol", [0.0], "Tolerance of adaptive steps, can be repeated; 0: they do not adapt."
 )
 flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
@@ -71,22 +70,21 @@ def main() -> None:
     models = [at_depth(config.model, n, solver) for n in num_steps or [None]]
     run = mesh_flags.load_run(_WORKDIR.value)
     dataset = load_dataset(run, _DATA.value)
-    for model in models:
-        steps = model.num_layers
+    for model, rtol in itertools.product(models, _RTOL.value):
         metrics = run.evaluate(
-            steps,
+            model.num_layers,
             data=_DATA.value,
             batch_size=_BATCH_SIZE.value,
             solver=solver,
-            rtol=_RTOL.value,
+            rtol=rtol,
         )
-        line = {"split": SPLIT, "step": run.step, "num_steps": steps, **metrics}
+        line = {"split": SPLIT, "step": run.step}
         if solver is not None:
             line["solver"] = solver
-        if _RTOL.value:
-            line["rtol"] = _RTOL.value
-        else:
-            line["flops_per_token"] = forward_flops_per_token(model, dataset.seq_len)
+        line |= {"rtol": rtol} if rtol else {"num_steps": model.num_layers}
+        evaluations = metrics.get("num_evaluations")
+        flops = forward_flops_per_token(model, dataset.seq_len, evaluations)
+        line |= {**metrics, "flops_per_token": flops}
         if is_primary():
             print_line(line)
 

@@ -12,9 +12,9 @@ per second.
 
 depth: perplexity against depth and FLOPs, from what tools/evaluate.py has printed
 (tools/evaluate.py --workdir=runs/small --num_steps=4,6,8,12,16 > runs/small.jsonl). A
-line for each depth: metrics (the file), num_steps, loss (nats per token), perplexity,
-flops_per_token (forward), and by which part the perplexity is above the file's lowest
-(excess).
+line for each depth: metrics (the file), num_steps or, for adaptive steps, rtol, loss
+(nats per token), perplexity, flops_per_token (forward), and by which part the
+perplexity is above the file's lowest (excess).
 
 convergence: how the state at the end of depth approaches that of the flow as steps
 grow. A run's latest checkpoint is integrated by every solver in several numbers of
@@ -113,29 +113,34 @@ def depth(output: str, metrics: list[str]) -> None:
     with plotting.saved_figure(path, (9.6, 4), ncols=2, sharey=True) as (left, right):
         for (name, points), style in zip(curves.items(), cycle(plotting.STYLES)):
             for axes, x in ((left, "num_steps"), (right, "flops_per_token")):
-                xs, ys = ([p[key] for p in points] for key in (x, "perplexity"))
+                known = [p for p in points if x in p]
+                xs, ys = ([p[key] for p in known] for key in (x, "perplexity"))
                 axes.plot(xs, ys, style, label=Path(name).stem)
         left.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
         right.set(xlabel="FLOPs per token, forward")
         for axes in (left, right):
             axes.grid(alpha=0.3, which="both")
-        left.legend()
+        right.legend()
     _print({"metrics": name} | p for name, points in curves.items() for p in points)
 
 
 def _by_depth(path: Path) -> list[dict]:
-    """Return the file's points in the order of their depth."""
-    names = ("num_steps", "loss", "perplexity", "flops_per_token")
+    """Return the file's points in the order of their FLOPs."""
+    names = ("loss", "perplexity", "flops_per_token")
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        points = [{name: line[name] for name in names} for line in lines]
+        steps = ["rtol" if "rtol" in line else "num_steps" for line in lines]
+        points = [
+            {name: line[name] for name in (own, *names)}
+            for own, line in zip(steps, lines, strict=True)
+        ]
         lowest = min(point["perplexity"] for point in points)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"--metrics={path}: expected a file with the lines of tools/evaluate.py"
             f" ({error})"
         ) from error
-    points.sort(key=lambda point: point["num_steps"])
+    points.sort(key=lambda point: point["flops_per_token"])
     return [p | {"excess": p["perplexity"] / lowest - 1} for p in points]
 
 

@@ -34,19 +34,31 @@ PEAKS = {
 
 def flops_per_token(c: ModelConfig, seq_len: int) -> float:
     """Return the FLOPs of the forward and backward pass for one token."""
-    attention_evaluations, _ = evaluations(c)
-    attention = 12 * attention_evaluations * c.d_model * seq_len
-    return float(6 * weights_per_token(c) + attention)
+    return 3 * forward_flops_per_token(c, seq_len)
 
 
-def forward_flops_per_token(c: ModelConfig, seq_len: int) -> float:
-    """Return the FLOPs of the forward pass for one token: a third of the total."""
-    return flops_per_token(c, seq_len) / 3
+def forward_flops_per_token(
+    c: ModelConfig, seq_len: int, num_evaluations: float | None = None
+) -> float:
+    """Return the FLOPs of the forward pass for one token.
+
+    Args:
+      c: The model's settings.
+      seq_len: The length of the sequences.
+      num_evaluations: How often the vector field is evaluated; None: as often as the
+        solver does in the model's steps.
+    """
+    counts = evaluations(c) if num_evaluations is None else (num_evaluations,) * 2
+    attention = 4 * counts[0] * c.d_model * seq_len
+    return float(2 * _weights(c, *counts) + attention)
 
 
 def weights_per_token(c: ModelConfig) -> int:
     """Return N, the number of matrix weights that a token is multiplied with."""
-    attention, feed_forward = evaluations(c)
+    return _weights(c, *evaluations(c))
+
+
+def _weights(c: ModelConfig, attention: float, feed_forward: float) -> float:
     field = sum(
         math.prod(spec.kernel) * (feed_forward if "mlp" in spec.axes else attention)
         for spec in linear_specs(c).values()

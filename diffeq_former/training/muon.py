@@ -38,8 +38,8 @@ from diffeq_former.config import ModelConfig, OptimizerConfig
 from diffeq_former.models.blocks import linear_specs
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.partition import constrain, num_shards
+from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.weight_specs import LinearSpec
-from diffeq_former.ode.grid import Grid
 from diffeq_former.ode.solvers import get_solver
 from diffeq_former.training.bank_gradient import BankGradient
 from diffeq_former.training.parts import Parts, bank_tree, get_bank, merge
@@ -169,7 +169,7 @@ def orthogonalise(
     gradients: Parts,
     state: optax.OptState,
     scale: jax.Array,
-    nodes: dict[str, jax.Array] | None,
+    params: Parts | None,
 ) -> tuple[Parts, optax.OptState]:
     """Return gradients of which those of banks and bases move W(t_k) by O_k.
 
@@ -179,9 +179,12 @@ def orthogonalise(
       gradients: The gradients, those of banks as factors.
       state: The state that `init_kernels` or the last call returned.
       scale: A factor of all gradients, by which they are clipped.
-      nodes: For each bank u(t_k), [N, E]; None: the gradients are those of the nodes.
+      params: The parameters, if the gradients may be at other times than the nodes.
     """
-    u = nodes or {name: g.u_TE for name, g in gradients.banks.items()}
+    if params is None:
+        u = {name: g.u_TE for name, g in gradients.banks.items()}
+    else:
+        u = _at_nodes(model, state, params)
 
     def moves(u_TE: jax.Array, u_SE: jax.Array) -> jax.Array:
         moves_TS = c.bank_multiplier * u_TE @ u_SE.T
@@ -193,7 +196,7 @@ def orthogonalise(
     }
 
     def at_nodes(name: str, gradient: BankGradient) -> jax.Array:
-        if nodes is None:
+        if params is None:
             return scale * gradient.kernels_T
         weights_NT = inverses[name] @ moves(u[name], gradient.u_TE)
         return scale * jnp.tensordot(weights_NT, gradient.kernels_T, 1)
@@ -210,18 +213,18 @@ def orthogonalise(
     return gradients.replace(rest=rest, banks=banks), state
 
 
-def node_grid(model: ModelConfig, state: optax.OptState) -> Grid:
-    """Return the grid whose times the moments are of, whatever steps training takes.
-
-    Args:
-      model: The model's settings, with any number of steps.
-      state: The state that `init_kernels` returned.
-    """
-    moments = jax.tree.leaves(optax.tree.get(state, "mu"))
-    num_times = len(moments[0])
-    return default_grid(
-        model.at_depth(num_times // len(get_solver(model.solver).nodes))
+def _at_nodes(
+    model: ModelConfig, state: optax.OptState, params: Parts
+) -> dict[str, jax.Array]:
+    """Return u(t_k) for each bank, [N, E], at the times that the moments are of."""
+    num_times = len(jax.tree.leaves(optax.tree.get(state, "mu"))[0])
+    num_steps = num_times // len(get_solver(model.solver).nodes)
+    u = Transformer(model).apply(
+        {"params": params.merge()},
+        default_grid(model.at_depth(num_steps)),
+        method="coefficients",
     )
+    return {name: u[name] for name in params.banks}
 
 
 def _kernel_tree(kernels_T: dict[str, jax.Array]) -> dict:

@@ -9,6 +9,7 @@ Shape suffix: E time embedding.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from jax import lax
 
 from diffeq_former.config import ModelConfig, OptimizerConfig
 from diffeq_former.hardware import Hardware
-from diffeq_former.models.transformer import Transformer
 from diffeq_former.training.bank_gradient import (
     BankGradient,
     as_array,
@@ -28,7 +28,7 @@ from diffeq_former.training.bank_gradient import (
     rows,
     square,
 )
-from diffeq_former.training.muon import init_kernels, node_grid, orthogonalise
+from diffeq_former.training.muon import init_kernels, orthogonalise
 from diffeq_former.training.optimizer import GROUPS, group_of, make_optimizer
 from diffeq_former.training.parts import Parts, bank_tree, get_bank
 
@@ -101,9 +101,21 @@ class Update:
         clip, optimizer = self.config.clip_norm, self._optimizer
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
         if kernels := opt_state.kernels:
-            gradients, kernels = self._orthogonalised(
-                gradients, kernels, scale, params, action
+            orthogonalised = functools.partial(
+                orthogonalise,
+                self.config,
+                self.model,
+                gradients,
+                kernels,
+                scale,
+                params if self.other_times else None,
             )
+
+            def skip():
+                shapes, _ = jax.eval_shape(orthogonalised)
+                return optax.tree.zeros_like(shapes), kernels
+
+            gradients, kernels = lax.cond(action != SKIP, orthogonalised, skip)
             scale = jnp.float32(1.0)
         rest = update_tree(
             optimizer, gradients.rest, opt_state.rest, params.rest, scale, action
@@ -134,31 +146,6 @@ class Update:
             of_trainable("update_squares"),
             of_trainable("param_squares"),
         )
-
-    def _orthogonalised(self, gradients, kernels, scale, params, action) -> tuple:
-        def update():
-            nodes = self._nodes(kernels, params)
-            return orthogonalise(
-                self.config, self.model, gradients, kernels, scale, nodes
-            )
-
-        def skip():
-            of_nodes, _ = jax.eval_shape(update)
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), of_nodes)
-            return zeros, kernels
-
-        return lax.cond(action != SKIP, update, skip)
-
-    def _nodes(self, kernels: optax.OptState, params: Parts) -> dict | None:
-        """Return u(t_k) for each bank, [N, E], unless gradients are at these times."""
-        if not self.other_times:
-            return None
-        u = Transformer(self.model).apply(
-            {"params": params.merge()},
-            node_grid(self.model, kernels),
-            method="coefficients",
-        )
-        return {name: u[name] for name in params.banks}
 
 
 def update_tree(
