@@ -9,7 +9,6 @@ Shape suffix: E time embedding.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -101,21 +100,10 @@ class Update:
         clip, optimizer = self.config.clip_norm, self._optimizer
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
         if kernels := opt_state.kernels:
-            orthogonalised = functools.partial(
-                orthogonalise,
-                self.config,
-                self.model,
-                gradients,
-                kernels,
-                scale,
-                params if self.other_times else None,
+            at = params if self.other_times else None
+            gradients, kernels = orthogonalise(
+                self.config, self.model, gradients, kernels, scale, at, action != SKIP
             )
-
-            def skip():
-                shapes, _ = jax.eval_shape(orthogonalised)
-                return optax.tree.zeros_like(shapes), kernels
-
-            gradients, kernels = lax.cond(action != SKIP, orthogonalised, skip)
             scale = jnp.float32(1.0)
         rest = update_tree(
             optimizer, gradients.rest, opt_state.rest, params.rest, scale, action
