@@ -24,12 +24,13 @@ def get_config():
     config.model.vocab_size = 4096
     config.model.max_len = 128
     config.model.time_embed_dim = 48
+    config.model.time_scale = 30.0  # W(t) that resolves 8 steps and is smooth
     config.model.dtype = "float32"
     config.model.remat = "dots"  # on a CPU a quarter faster than "none"
     config.model.parametrization = "mup"
     config.optimizer.name = "weight_space_muon"
     config.optimizer.learning_rate = 0.032
-    config.optimizer.time_mlp_multiplier = 0.3  # faster, u(t) becomes one for all t
+    config.optimizer.time_mlp_multiplier = 0.03  # faster, u(t) becomes one for all t
     config.training.num_steps = 2000
     config.training.batch_size = 16  # 2,048 tokens per step, 4.1M in all
     config.training.eval_every = 250

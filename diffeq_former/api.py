@@ -78,7 +78,7 @@ class Run(LoadedRun):
         """
         several = [prompts] if isinstance(prompts, str) else list(prompts)
         generator = self._generator
-        if rtol:
+        if rtol and several:
             adapted = self.adapt(several, rtol)
             generator = Generator(
                 adapted.config,

@@ -11,23 +11,23 @@ many parameters as the hypernetwork with E = 48. Models have half the width of -
 and its learning rate, which muP keeps right for all of them.
 """
 
-WIDTHS = (2, 4, 7, 16, 48, 96)
-PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter", "optimizer.name=muon"]
+WIDTHS = (48, 2, 4, 7, 16, 96)
+PLAIN = ["model.weights=layer_table", "optimizer.name=muon"]
 
 
 def get_study():
     models = {f"E {E}": [f"model.time_embed_dim={E}"] for E in WIDTHS}
     models |= {
+        "plain": PLAIN,
         "no base": ["model.base=False"],
         "frozen bank": ["optimizer.bank_multiplier=0.0"],
         "frozen u": ["optimizer.time_mlp_multiplier=0.0"],
         "table of u": ["model.time_mlp=table", "model.time_segments=8"],
-        "plain": PLAIN,
-        "plain, parallel": [*PLAIN, "model.solver=euler"],
+        "fast u": ["model.time_scale=1000.0"],
         "plain, coupled": [*PLAIN, "optimizer.layer_coupling=1.0"],
         "plain, wide": [*PLAIN, "model.d_model=148", "model.num_heads=4"],
     }
-    half = ["model.d_model=64", "model.num_heads=2"]
+    half = ["model.d_model=64", "model.num_heads=2", "model.solver=lie_trotter"]
     return {
         "baseline": "E 48",
         "models": {name: [*half, *changes] for name, changes in models.items()},

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.distributed.mesh import mesh_hardware, num_batch_shards, on_mesh
+from diffeq_former.errors import UserError
 from diffeq_former.inference import buckets
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.adaptive import AdaptiveSolver, Solution
@@ -51,12 +52,18 @@ def adapt(
 
     Raises:
       UserError: If the solver has no estimate of its error, the tolerance is out of
-        range or needs too many steps, or the model is a layer_table.
+        range or needs too many steps, a sequence is longer than the model's `max_len`,
+        or the model is a layer_table.
     """
-    solver = adaptive_solver(model, rtol)
+    solver, longest = adaptive_solver(model, rtol), max(map(len, contexts))
+    if longest > model.max_len:
+        raise UserError(
+            f"rtol={rtol:g}: steps cannot adapt to {longest} tokens, as the model's"
+            f" max_len is {model.max_len}; shorten the text"
+        )
     module = Transformer(model.for_inference(), hardware=mesh_hardware(mesh))
     B = buckets.batch_size(len(contexts), num_batch_shards(mesh))
-    L = buckets.cache(max(map(len, contexts)), model.max_len)
+    L = buckets.cache(longest, model.max_len)
     tokens_BL, counts_BL1 = np.zeros((B, L), np.int32), np.zeros((B, L, 1), bool)
     for i, context in enumerate(contexts):
         tokens_BL[i, : len(context)] = context

@@ -22,17 +22,16 @@ def at_depth(
       UserError: If the number is out of range, there is no such solver, or the model
         has no weights for them or cannot take its steps.
     """
-    if num_steps is not None:
-        check_solver_steps(num_steps)
     num_steps = model.num_layers if num_steps is None else num_steps
+    check_solver_steps(num_steps)
     if model.weights == "layer_table" and num_steps != model.num_layers:
         raise UserError(
             f"num_steps={num_steps}: this model is a layer_table, which has "
             f"weights at its {model.num_layers} layers and none between them; use "
             f"num_steps={model.num_layers}, or a run with other model.weights"
         )
-    model = dataclasses.replace(
-        model.at_depth(num_steps), solver=model.solver if solver is None else solver
-    )
-    check_solver(model)
+    model = model.at_depth(num_steps)
+    if solver is not None:
+        model = dataclasses.replace(model, solver=solver)
+        check_solver(model)
     return model

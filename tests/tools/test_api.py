@@ -127,12 +127,16 @@ def test_wrong_input_is_refused_in_one_line(run, trained, tmp_path):
             function(*args, **options)
 
     load, workdir = diffeq_former.load, trained.workdir
+    heun = load(workdir, solver="heun")
     refuses(f"{tmp_path} is not a run: it has no config.json", load, tmp_path)
     refuses("has no step 2, but steps", load, workdir, step=2)
     refuses("step=3: .* is a Hugging Face model", load, HF_FOLDER, step=3)
     refuses("num_steps=0: expected 1 to 10000", load, workdir, num_steps=0)
     refuses("mesh", load, workdir, mesh=MeshConfig(data=64))
     refuses("num_steps=0: expected 1 to 10000", run.evaluate, 0)
+    refuses("solver=hen: expected one of euler", load, workdir, solver="hen")
+    refuses("solver=euler: it has no estimate of its error", run.generate, "a", rtol=1)
+    refuses("steps cannot adapt to", heun.generate, "the cat " * 20, rtol=1.0)
     refuses("batch_size: expected 1 or more, got 0", run.evaluate, batch_size=0)
     refuses(r"expected times in \[0, 1\]", run.weights, [1.5])
     refuses("sentence 1 is empty", run.trajectory, " ")
