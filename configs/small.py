@@ -5,12 +5,13 @@
 
 The plain transformer of the same width and depth:
 
-    ... --config.model.weights=layer_table --config.model.solver=lie_trotter
+    ... --config.model.weights=layer_table
 
 Data: any text, prepared with 4,096 SentencePiece pieces and --seq_len=128.
 Hardware: 2 CPU cores.
 Time: about 0.4 seconds per step on one core, 14 minutes in all.
-Result: see docs/results.md. configs/paper_small.py is the paper's recipe at this size.
+Result: 4.026 nats per token on held-out documents (plain: 4.028), see docs/results.md.
+configs/paper_small.py is the paper's recipe at this size.
 """
 
 from diffeq_former.config import default_config
@@ -18,6 +19,7 @@ from diffeq_former.config import default_config
 
 def get_config():
     config = default_config()
+    config.model.solver = "lie_trotter"
     config.model.num_layers = 8
     config.model.d_model = 128
     config.model.num_heads = 4

@@ -12,6 +12,7 @@ LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}
 HYPERNETWORK = [
     "model.weights=hypernetwork",
     "model.solver=euler",
+    "model.time_scale=1000.0",
     "optimizer.time_mlp_multiplier=1.0",
 ]
 PLAIN = ["model.weights=layer_table", "model.solver=lie_trotter"]

@@ -12,16 +12,21 @@ muP keeps it right for all sizes.
 """
 
 MUON = ["optimizer.name=muon", "optimizer.learning_rate=0.032"]
-WEIGHT_SPACE = ["optimizer.name=weight_space_muon", "optimizer.learning_rate=0.032"]
+WEIGHT_SPACE = [
+    "optimizer.name=weight_space_muon",
+    "optimizer.learning_rate=0.032",
+    "optimizer.time_mlp_multiplier=0.03",
+    "model.time_scale=30.0",
+]
 PLAIN, HYPERNETWORK = "model.weights=layer_table", "model.weights=hypernetwork"
-EULER = "model.solver=euler"
+EULER, LIE_TROTTER = "model.solver=euler", "model.solver=lie_trotter"
 
 
 def get_study():
     models = {
-        "plain muon": [PLAIN, "model.solver=lie_trotter", *MUON],
+        "plain muon": [PLAIN, LIE_TROTTER, *MUON],
         "parallel muon": [PLAIN, EULER, *MUON],
-        "hypernetwork weight_space_muon": [HYPERNETWORK, EULER, *WEIGHT_SPACE],
+        "hypernetwork weight_space_muon": [HYPERNETWORK, LIE_TROTTER, *WEIGHT_SPACE],
     }
     return {
         "baseline": "plain muon",

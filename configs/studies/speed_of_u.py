@@ -15,7 +15,10 @@ def get_study():
     half = ["model.d_model=64", "model.num_heads=2"]
     return {
         "baseline": "euler",
-        "models": {solver: [f"model.solver={solver}"] for solver in SOLVERS},
+        "models": {
+            solver: [f"model.solver={solver}", "model.time_scale=1000.0"]
+            for solver in SOLVERS
+        },
         "search": {solver: MULTIPLIERS for solver in SOLVERS},
         "search_settings": ["training.num_steps=700", *half],
     }

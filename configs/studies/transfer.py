@@ -17,7 +17,14 @@ SIZES = {
     "E 96": ["model.time_embed_dim=96"],
     "D 256": ["model.d_model=256", "model.num_heads=8"],
 }
-FIRST = ["model.d_model=64", "model.num_heads=2", "model.time_embed_dim=16"]
+FIRST = [
+    "model.d_model=64",
+    "model.num_heads=2",
+    "model.time_embed_dim=16",
+    "model.solver=euler",
+    "model.time_scale=1000.0",
+    "optimizer.time_mlp_multiplier=1.0",
+]
 LEARNING_RATES = [0.008, 0.016, 0.032, 0.064, 0.128]
 
 
