@@ -68,7 +68,8 @@ def on_points(points_T1, nodes: Sequence[float], num_segments: int = 0) -> Grid:
     left_T1, right_T1 = points_T1[:-1, None], points_T1[1:, None]
     node_1S = np.asarray(nodes, np.float32)[None]
     if num_segments:
-        times_TS = _right_ends(left_T1 * num_segments) / num_segments + 0 * node_1S
+        ends_T1 = _right_ends(left_T1 * num_segments) / num_segments
+        times_TS = jnp.broadcast_to(ends_T1, (len(ends_T1), len(nodes)))
     else:
         times_TS = (1 - node_1S) * left_T1 + node_1S * right_T1  # exact at both ends
     lengths_T = (right_T1 - left_T1)[:, 0]
