@@ -170,7 +170,6 @@ def orthogonalise(
     state: optax.OptState,
     scale: jax.Array,
     params: Parts | None,
-    finite: jax.Array,
 ) -> tuple[Parts, optax.OptState]:
     """Return gradients of which those of banks and bases move W(t_k) by O_k.
 
@@ -181,28 +180,7 @@ def orthogonalise(
       state: The state that `init_kernels` or the last call returned.
       scale: A factor of all gradients, by which they are clipped.
       params: The parameters, if the gradients may be at other times than the nodes.
-      finite: Whether the gradients are finite; if not, the result is zeros, and the
-        state is the same.
     """
-    orthogonalised = functools.partial(
-        _orthogonalised, c, model, gradients, state, scale, params
-    )
-
-    def skipped():
-        shapes, _ = jax.eval_shape(orthogonalised)
-        return optax.tree.zeros_like(shapes), state
-
-    return jax.lax.cond(finite, orthogonalised, skipped)
-
-
-def _orthogonalised(
-    c: OptimizerConfig,
-    model: ModelConfig,
-    gradients: Parts,
-    state: optax.OptState,
-    scale: jax.Array,
-    params: Parts | None,
-) -> tuple[Parts, optax.OptState]:
     if params is None:
         u = {name: g.u_TE for name, g in gradients.banks.items()}
     else:

@@ -101,8 +101,11 @@ class Update:
         scale = jnp.minimum(1.0, clip / norm) if clip else jnp.float32(1.0)
         if kernels := opt_state.kernels:
             at = params if self.other_times else None
-            gradients, kernels = orthogonalise(
-                self.config, self.model, gradients, kernels, scale, at, action != SKIP
+            given = (self.config, self.model, gradients, kernels, scale, at)
+            gradients, kernels = lax.cond(
+                action != SKIP,
+                lambda: orthogonalise(*given),
+                lambda: (_zeros_of(lambda: orthogonalise(*given)[0]), kernels),
             )
             scale = jnp.float32(1.0)
         rest = update_tree(
@@ -134,6 +137,11 @@ class Update:
             of_trainable("update_squares"),
             of_trainable("param_squares"),
         )
+
+
+def _zeros_of(function: Callable[[], Any]) -> Any:
+    """Return zeros in place of the arrays that the function would return."""
+    return optax.tree.zeros_like(jax.eval_shape(function))
 
 
 def update_tree(
