@@ -108,6 +108,7 @@ class Run(LoadedRun):
         batch_size: int | None = None,
         solver: str | None = None,
         rtol: float = 0.0,
+        exit_threshold: float = 0.0,
     ) -> dict[str, float]:
         """Return the loss on the validation split of a dataset.
 
@@ -121,17 +122,22 @@ class Run(LoadedRun):
           rtol: The tolerance of adaptive steps, which are those of a batch
             (`ode/adaptive.py`); the first one that is tried is one of `num_steps`. 0:
             steps are not adaptive.
+          exit_threshold: Change of a token's prediction in a step, in nats, below which
+            it takes no further step (`inference/early_exit.py`). 0: tokens take all.
 
         Returns:
-          `loss` (nats per token), `perplexity`, `bits_per_byte`, `tokens` and, with
-          adaptive steps, `num_evaluations`, the mean number of evaluations of the
-          vector field for a batch.
+          `loss` (nats per token), `perplexity`, `bits_per_byte`, `tokens`; with
+          adaptive steps `num_evaluations`, the mean number of evaluations of the vector
+          field for a batch; with early exit `mean_num_steps`.
 
         Raises:
           UserError: If there is no such dataset or solver, the dataset has another
-            tokenizer, the model has no weights for these steps, or adaptive steps
-            become too many.
+            tokenizer, the model has no weights for these steps, adaptive steps become
+            too many, or the threshold is negative or given together with a tolerance.
         """
+        if exit_threshold < 0 or (exit_threshold and rtol):
+            expected = "0, as steps adapt to rtol" if rtol else "0 or more"
+            raise UserError(f"exit_threshold={exit_threshold:g}: expected {expected}")
         model = at_depth(self.config.model, num_steps, solver)
         config = dataclasses.replace(self.config, model=model)
         if batch_size is not None:
@@ -144,7 +150,8 @@ class Run(LoadedRun):
         dataset = load_dataset(self, data)
         config = run_directory.fit(config, dataset)
         adaptive = adaptive_solver(model, rtol) if rtol else None
-        return make_evaluate(config, dataset, self.mesh, adaptive)(self.params)
+        given = (config, dataset, self.mesh, adaptive, exit_threshold)
+        return make_evaluate(*given)(self.params)
 
     def adapt(self, texts: Sequence[str], rtol: float) -> AdaptedModel:
         """Return the steps over depth that the run's solver chooses for texts.

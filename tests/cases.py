@@ -18,6 +18,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.weight_sources import SOURCES
+from diffeq_former.ode.grid import Grid, on_points
 from diffeq_former.ode.solvers import SOLVERS
 
 TINY = ModelConfig(
@@ -101,7 +102,7 @@ def model(block: str, weights: str, solver: str, **changes) -> ModelConfig:
 def covering() -> list[ModelConfig]:
     """Every two of block, source and solver that are allowed together meet.
 
-    All that is in `stabilised` and `on_segments` is among them.
+    All that is in `stabilised` and `at_other_depths` is among them.
     """
     usual = (
         ("gpt", "hypernetwork", "euler"),
@@ -116,7 +117,7 @@ def covering() -> list[ModelConfig]:
         ("llama", "hypernetwork", "rk4"),
         ("gpt", "shared", "rk4"),
     )
-    return [*(model(*names) for names in usual), *stabilised(), *on_segments()]
+    return [*(model(*names) for names in usual), *stabilised(), *at_other_depths()]
 
 
 def stabilised() -> list[ModelConfig]:
@@ -137,11 +138,17 @@ def stabilised() -> list[ModelConfig]:
     return [dataclasses.replace(TINY, **fields) for fields in given]
 
 
-def on_segments() -> list[ModelConfig]:
-    """W(t) constant on segments of depth, in steps of several lengths."""
-    segmented = dataclasses.replace(TINY, time_segments=TINY.num_layers)
-    llama = dataclasses.replace(segmented, block="llama", solver="heun")
-    return [segmented.at_depth(2), llama.at_depth(5)]
+def at_other_depths() -> list[ModelConfig]:
+    """In fewer steps than trained, and in more."""
+    llama = dataclasses.replace(TINY, block="llama", solver="heun")
+    return [TINY.at_depth(2), llama.at_depth(5)]
+
+
+def uneven_grid(c: ModelConfig, seed: int = 1) -> Grid:
+    """Steps of random lengths."""
+    lengths_T = np.random.default_rng(seed).uniform(0.5, 1.5, c.num_layers)
+    points_T1 = np.concatenate([[0], np.cumsum(lengths_T) / lengths_T.sum()])
+    return on_points(points_T1, SOLVERS[c.solver].nodes)
 
 
 def with_options() -> ModelConfig:
@@ -173,8 +180,8 @@ def is_allowed(config: ModelConfig) -> bool:
 
 def name(config: ModelConfig) -> str:
     s, known = config.stabilisers, f"{config.block}-{config.weights}-{config.solver}"
-    if config.time_segments:
-        known += f"-{config.num_layers}_on_{config.time_segments}"
+    if config.num_layers != TINY.num_layers:
+        known += f"-{config.num_layers}_steps"
     if config.qk_norm:
         known += "-options"
     if config.backward == "reversible":

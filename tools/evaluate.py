@@ -11,6 +11,9 @@ mean number of evaluations of the vector field for a batch, in place of num_step
 
 tools/evaluate.py --workdir=runs/tiny --solver=diffrax:Tsit5 --rtol=1e-3
 
+With --exit_threshold, a token takes no further step once its prediction changes less,
+and lines have exit_threshold and mean_num_steps in place of flops_per_token.
+
 The mesh is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1. With several processes, started as
 in training, only the first one prints.
@@ -49,6 +52,12 @@ _SOLVER = flags.DEFINE_string(
 _RTOL = flags.DEFINE_multi_float(
     "rtol", [0.0], "Tolerance of adaptive steps, can be repeated; 0: they do not adapt."
 )
+_EXIT = flags.DEFINE_multi_float(
+    "exit_threshold",
+    [0.0],
+    "Change of a prediction, in nats, below which a token exits; can be repeated; 0:"
+    " tokens take all steps.",
+)
 flags.adopt_module_key_flags(process_flags)
 flags.adopt_module_key_flags(mesh_flags)
 
@@ -70,21 +79,26 @@ def main() -> None:
     models = [at_depth(config.model, n, solver) for n in num_steps or [None]]
     run = mesh_flags.load_run(_WORKDIR.value)
     dataset = load_dataset(run, _DATA.value)
-    for model, rtol in itertools.product(models, _RTOL.value):
+    for model, rtol, threshold in itertools.product(models, _RTOL.value, _EXIT.value):
         metrics = run.evaluate(
             model.num_layers,
             data=_DATA.value,
             batch_size=_BATCH_SIZE.value,
             solver=solver,
             rtol=rtol,
+            exit_threshold=threshold,
         )
         line = {"split": SPLIT, "step": run.step}
         if solver is not None:
             line["solver"] = solver
         line |= {"rtol": rtol} if rtol else {"num_steps": model.num_layers}
-        evaluations = metrics.get("num_evaluations")
-        flops = forward_flops_per_token(model, dataset.seq_len, evaluations)
-        line |= {**metrics, "flops_per_token": flops}
+        line |= metrics
+        if threshold:
+            line["exit_threshold"] = threshold
+        else:
+            evaluations = metrics.get("num_evaluations")
+            flops = forward_flops_per_token(model, dataset.seq_len, evaluations)
+            line["flops_per_token"] = flops
         if is_primary():
             print_line(line)
 

@@ -19,7 +19,7 @@ def get_study():
         "plain": ["model.weights=layer_table", "optimizer.name=muon"],
         "no base": ["model.base=False"],
         "frozen bank": ["optimizer.bank_multiplier=0.0"],
-        "table of u": ["model.time_mlp=table", "model.time_segments=8"],
+        "table of u": ["model.time_mlp=table"],
     }
     half = ["model.d_model=64", "model.num_heads=2"]
     return {

@@ -105,7 +105,7 @@ def _of_weights(c: ModelConfig, weights_P: dict) -> dict[str, float]:
 
 
 def _of_states(states_TLD: np.ndarray, interval: float) -> dict[str, float]:
-    found = describe(states_TLD, interval)
+    found = describe(states_TLD, np.linspace(0, interval, len(states_TLD)))
     with np.errstate(divide="ignore", invalid="ignore"):
         excess_L = found["cost"] / found["least_cost"]
     return {

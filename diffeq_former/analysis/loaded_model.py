@@ -13,10 +13,11 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
+from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.transformer import Transformer, outer_params
+from diffeq_former.models.weight_specs import with_step_lengths
 from diffeq_former.ode.grid import Grid, stage_times
-from diffeq_former.ode.solvers import get_solver
 
 START = "[start]"  # label of the tokens that open a document
 
@@ -47,13 +48,21 @@ class LoadedModel:
 
     @functools.cached_property
     def table(self) -> dict:
-        """The weight table of all steps: arrays with leading axes [T, S]."""
-        return self._tabulate(None)
+        """The weight table of all steps: arrays with leading axes [T, S].
+
+        It is that of steps of equal length: where lengths differ, they are absorbed.
+        """
+        table, lengths_T = self._tabulate(None), default_grid(self.config).lengths_T
+        if lengths_T is None:
+            return table
+        specs = BLOCKS[self.config.block].weight_specs(self.config)
+        relative_T = self.config.num_layers * np.asarray(lengths_T)
+        return jax.device_get(with_step_lengths(specs, table, relative_T))
 
     @property
     def is_continuous(self) -> bool:
         """Whether the model has weights between the times of its grid."""
-        return self.config.weights != "layer_table" and not self.config.time_segments
+        return self.config.weights != "layer_table"
 
     def times(self, num_times: int | None) -> np.ndarray:
         """Return the last stage time, in [0, 1], of each of `num_times` steps.
@@ -71,7 +80,7 @@ class LoadedModel:
                 f"--num_times={num_times}: {self.name} has weights only for its"
                 f" {c.num_layers} layers; leave it out"
             )
-        return np.asarray(stage_times(num_times, get_solver(c.solver).nodes))[:, -1]
+        return np.asarray(stage_times(num_times, (1.0,)))[:, 0]
 
     def weights_at(self, times_T: np.ndarray) -> dict:
         """Return the weights at the given times: arrays with a leading axis T.
@@ -159,4 +168,7 @@ def sentence_states(trained, sentence) -> np.ndarray:
 
 def depths(trained) -> np.ndarray:
     """Return the times of `sentence_states`, as fractions of depth: [T + 1]."""
-    return np.linspace(0, 1, trained.config.num_layers + 1)
+    lengths_T, T = default_grid(trained.config).lengths_T, trained.config.num_layers
+    if lengths_T is None:
+        return np.linspace(0, 1, T + 1)
+    return np.concatenate([[0], np.cumsum(lengths_T)])

@@ -14,17 +14,17 @@ from diffeq_former.analysis.results import write_json
 from diffeq_former.analysis.statistics import interval, over_sentences
 
 
-def describe(states_TLD: np.ndarray, interval: float) -> dict[str, np.ndarray]:
+def describe(states_TLD: np.ndarray, times_T: np.ndarray) -> dict[str, np.ndarray]:
     """Describe the trajectories of a sequence's tokens.
 
     Args:
-      states_TLD: T + 1 states at equally spaced times, from the first to the last.
-      interval: Length of the depth interval, in units of time.
+      states_TLD: T + 1 states, from the first to the last.
+      times_T: Their times, of which the first is 0.
 
     Returns:
       Arrays by name:
       `norm` [T + 1, L]: |x|.
-      `speed` [T, L]: |x_k+1 - x_k| / h.
+      `speed` [T, L]: |x_k+1 - x_k| / h, with the length h of the step.
       `angle` [T - 1, L]: Between consecutive steps in degrees; NaN if one is zero.
       `effective_rank` [T + 1]: Of the tokens' states, see `effective_rank`.
       `deviation` [T + 1, L]: |x - (straight line from first to last at this time)|.
@@ -35,9 +35,8 @@ def describe(states_TLD: np.ndarray, interval: float) -> dict[str, np.ndarray]:
     """
     x = np.asarray(states_TLD, float)
     steps = np.diff(x, axis=0)
-    T = len(steps)
-    h = interval / T
-    fraction = np.linspace(0, 1, T + 1)[:, None, None]
+    h, interval = np.diff(times_T)[:, None], times_T[-1]
+    fraction = (times_T / interval)[:, None, None]
     straight = (1 - fraction) * x[:1] + fraction * x[-1:]
     return {
         "norm": np.linalg.norm(x, axis=-1),
@@ -45,7 +44,7 @@ def describe(states_TLD: np.ndarray, interval: float) -> dict[str, np.ndarray]:
         "angle": angles(steps[:-1], steps[1:]),
         "effective_rank": np.array([effective_rank(x_LD) for x_LD in x]),
         "deviation": np.linalg.norm(x - straight, axis=-1),
-        "cost": np.square(steps).sum((0, -1)) / h,
+        "cost": (np.square(steps).sum(-1) / h).sum(0),
         "least_cost": np.square(x[-1] - x[0]).sum(-1) / interval,
         "energy": interaction_energy(x) / MAX_ENERGY,
     }
@@ -115,7 +114,10 @@ _METRICS = {
 def analyze(trained, folder: Path, *, sentences) -> list[dict]:
     """Write trajectory.json (per token and averaged) and trajectory.png."""
     horizon = trained.config.interval
-    metrics = [describe(sentence_states(trained, s), horizon) for s in sentences]
+    times = depths(trained)
+    metrics = [
+        describe(sentence_states(trained, s), horizon * times) for s in sentences
+    ]
     over_depth = {
         name: over_sentences([_over_tokens(d[name]) for d in metrics])
         for name in _METRICS
@@ -128,7 +130,6 @@ def analyze(trained, folder: Path, *, sentences) -> list[dict]:
         "interaction energy, at first": interval([d["energy"][0] for d in metrics]),
         "interaction energy, at the end": interval([d["energy"][-1] for d in metrics]),
     }
-    times = depths(trained)
     measured = [
         {"text": s.text, "tokens": s.tokens, **d}
         for s, d in zip(sentences, metrics, strict=True)

@@ -6,15 +6,14 @@ result into an immutable `Config`. Functions take only the section that they nee
 """
 
 from diffeq_former.config.loading import default_config, resolve, to_config_dict
+from diffeq_former.config.model_schema import ModelConfig, Stabilisers
 from diffeq_former.config.schema import (
     Config,
     DataConfig,
     FinetuneConfig,
     MeshConfig,
-    ModelConfig,
     OptimizerConfig,
     ProfileConfig,
-    Stabilisers,
     TrainingConfig,
 )
 

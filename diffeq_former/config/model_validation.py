@@ -1,26 +1,41 @@
 """Validation of the model's settings."""
 
 from diffeq_former.config.dataclass_config import check_values
-from diffeq_former.config.schema import SAVE_WEIGHTS, ModelConfig
+from diffeq_former.config.model_schema import SAVE_WEIGHTS, ModelConfig
 from diffeq_former.errors import UserError, require
 from diffeq_former.ode.solvers import get_solver
+
+FASTEST = 200  # rate of an ode for u(t)
 
 
 def validate_model(c: ModelConfig) -> None:
     """Raise UserError if model settings are out of range or do not fit together."""
     check_values(c, "model.")
-    wanted = f"0 (W(t) is continuous) or model.num_layers ({c.num_layers})"
-    fits = c.time_segments in (0, c.num_layers)
-    require(fits, "model.time_segments", wanted, c.time_segments)
-    if c.time_mlp == "table":
-        of_segments = "per_weight or shared without model.time_segments"
-        require(c.time_segments > 0, "model.time_mlp", of_segments, c.time_mlp)
+    _validate_coefficients(c)
     _validate_heads(c)
     _validate_rotations(c)
     check_solver(c)
     _validate_stabilisers(c)
     _validate_backward(c)
     _validate_combination(c)
+
+
+def _validate_coefficients(c: ModelConfig) -> None:
+    wanted = f"0 (see `segments`) or model.num_layers ({c.num_layers})"
+    fits = c.time_segments in (0, c.num_layers)
+    require(fits, "model.time_segments", wanted, c.time_segments)
+    if c.time_mlp == "table" and not c.segments:
+        raise UserError(
+            "config.model.time_mlp: a table has coefficients at the layers, but"
+            f" {c.solver} has several times in each; use per_weight, or model.solver"
+            " euler or lie_trotter"
+        )
+    if c.time_mlp == "ode" and c.time_scale > FASTEST:
+        raise UserError(
+            f"config.model.time_scale: an ode with this rate takes too many steps, got"
+            f" {c.time_scale:g}; use about 4 * num_layers, at most {FASTEST}, or"
+            " another model.time_mlp"
+        )
 
 
 def _validate_heads(c: ModelConfig) -> None:
@@ -90,6 +105,11 @@ def _validate_backward(c: ModelConfig) -> None:
         raise UserError(
             f"config.model.generate_weights: with model.backward={c.backward}, steps"
             " are differentiated with respect to tabulated weights; use tabulated"
+        )
+    if c.backward == "reversible" and c.depth_noise:
+        raise UserError(
+            "config.model.depth_noise: the two states of reversible steps would get"
+            " different noise; use 0, or model.backward stored or binomial"
         )
     is_flow = c.stabilisers.residual == 1 and c.stabilisers.norm != "post"
     if c.backward == "reversible" and not is_flow:

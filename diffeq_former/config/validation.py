@@ -3,12 +3,12 @@
 import dataclasses
 
 from diffeq_former.config.dataclass_config import check_values
+from diffeq_former.config.model_schema import ModelConfig
 from diffeq_former.config.model_validation import validate_model
 from diffeq_former.config.schema import (
     Config,
     FinetuneConfig,
     MeshConfig,
-    ModelConfig,
     OptimizerConfig,
     ProfileConfig,
     TrainingConfig,
@@ -82,18 +82,6 @@ def _validate_training(c: TrainingConfig) -> None:
 
 
 def _validate_depth(config: Config) -> None:
-    kind = config.training.depth_grid
-    if kind != "fixed" and config.model.weights == "layer_table":
-        raise UserError(
-            f"config.training.depth_grid: {kind} needs weights between the layers,"
-            " where a layer_table has none; use fixed, or another"
-            " model.weights"
-        )
-    if kind != "fixed" and config.model.time_segments:
-        raise UserError(
-            f"config.training.depth_grid: {kind} steps would cross the segments of"
-            " depth on which W(t) is constant; use fixed, or model.time_segments=0"
-        )
     given, start = config.training.depth_steps, config.training.depth_steps_from
     if not given:
         nothing = "0 without training.depth_steps"

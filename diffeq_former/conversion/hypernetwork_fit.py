@@ -11,10 +11,9 @@ import numpy as np
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.time_embedding import embed_times, features
 from diffeq_former.models.weight_specs import LinearSpec
-from diffeq_former.ode.grid import stage_times
-from diffeq_former.ode.solvers import SOLVERS
 
 _PEAK = 4.0  # height of a hat before SiLU, which is nearly linear from 0 to there
 _TIMES_PER_LAYER = 16  # number of times per layer at which the hats are fitted
@@ -54,7 +53,7 @@ def fit(c: ModelConfig, params: dict) -> tuple[dict, dict[str, float]]:
       weights over all layers.
     """
     specs = BLOCKS[c.block].weight_specs(c)
-    times_T = stage_times(c.num_layers, SOLVERS[c.solver].nodes)[:, 0]
+    times_T = default_grid(c).times_TS[:, 0]
     mlp = _hats(c, np.asarray(times_T, np.float64))
     num_mlps = 1 if c.time_mlp == "shared" else len(specs)
     mlps = {name: np.stack([x] * num_mlps) for name, x in mlp.items()}

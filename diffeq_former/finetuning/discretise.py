@@ -88,7 +88,7 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
         write_run.without_finetuning(source),
         model=discrete_model(source.model, num_steps),
         training=dataclasses.replace(
-            source.training, depth_grid="fixed", depth_steps=(), depth_steps_from=0.0
+            source.training, depth_steps=(), depth_steps_from=0.0
         ),
     )
     with atomic_directory(output) as folder:

@@ -78,7 +78,7 @@ def adapt(
     points = points[np.isfinite(points)].astype(np.float64)
     solver.check(reached_end=points[-1] == 1)
     nodes = get_solver(model.solver).nodes
-    grid = on_points(np.concatenate([[0.0], points]), nodes, model.time_segments)
+    grid = on_points(np.concatenate([[0.0], points]), nodes, model.segments)
     return AdaptedModel(model.at_depth(len(points)), grid, int(num_evaluations))
 
 

@@ -24,8 +24,9 @@ from diffeq_former.distributed.mesh import (
     rows_at_once,
     shard_batch,
 )
+from diffeq_former.inference import early_exit
 from diffeq_former.inference.adaptive_steps import integrate
-from diffeq_former.models.loss import cross_entropy_sums
+from diffeq_former.models.loss import NO_TARGET, cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.ode.adaptive import AdaptiveSolver
 
@@ -47,20 +48,26 @@ class Evaluate(Protocol):
         Returns:
           `loss` (nats per token), `perplexity` (its exponential), `bits_per_byte`
           (total nats / ln 2 / bytes of the split's text), `tokens` (number of predicted
-          tokens) and, with adaptive steps, `num_evaluations` (of the vector field, mean
-          over the batches); or None if `should_stop` returned True.
+          tokens), with adaptive steps `num_evaluations` (of the vector field, mean over
+          the batches) and with early exit `mean_num_steps` (over the tokens); or None
+          if `should_stop` returned True.
         """
 
 
 def make_evaluate(
-    config: Config, dataset: Dataset, mesh: Mesh, solver: AdaptiveSolver | None = None
+    config: Config,
+    dataset: Dataset,
+    mesh: Mesh,
+    solver: AdaptiveSolver | None = None,
+    exit_threshold: float = 0.0,
 ) -> Evaluate:
     """Return the evaluation function of one model, sharded over the mesh.
 
     A batch is as large as a micro-batch of training, rounded up to a multiple of the
     number of shards. The metrics do not depend on the batch size, as sums are taken
     over the whole split before they are divided. With an adaptive solver, whose steps
-    are those of a batch, they do depend on it.
+    are those of a batch, they do depend on it. With `exit_threshold`, tokens exit early
+    (early_exit.py).
 
     Raises:
       UserError: If the mesh axis `sequence` does not divide the sequence length. The
@@ -73,7 +80,7 @@ def make_evaluate(
     batch_size = -(-most // shards) * shards
     num_batches = -(-split.rows // batch_size)
     process_rows = local_sequences(mesh, batch_size)
-    tabulate, sum_batch = make_programs(config, mesh, solver)
+    tabulate, sum_batch = make_programs(config, mesh, solver, exit_threshold)
 
     def evaluate(params: dict, *, should_stop=lambda: False):
         table = tabulate(params)
@@ -89,23 +96,29 @@ def make_evaluate(
                 # Fetch the previous batch's sums while the device computes this one.
                 sums = sums + jax.device_get(previous)
                 previous = current
-        nats, tokens, evaluations = sums + jax.device_get(previous)
+        nats, tokens, steps = sums + jax.device_get(previous)
         metrics = _metrics(nats, tokens, split.text_bytes)
         if solver is not None:
-            metrics["num_evaluations"] = float(evaluations / num_batches)
+            metrics["num_evaluations"] = float(steps / num_batches)
             solver.check(reached_end=not math.isnan(metrics["loss"]))
+        if exit_threshold:
+            metrics["mean_num_steps"] = float(steps / tokens)
         return metrics
 
     return evaluate
 
 
 def make_programs(
-    config: Config, mesh: Mesh, solver: AdaptiveSolver | None = None
+    config: Config,
+    mesh: Mesh,
+    solver: AdaptiveSolver | None = None,
+    exit_threshold: float = 0.0,
 ) -> tuple[Callable, Callable]:
     """Return params -> table, and (params, table, batch) -> float32 sums, both jitted.
 
     The sums are those of the losses, of the tokens, and of the evaluations of the
-    vector field by an adaptive solver. With one, the table is empty.
+    vector field by an adaptive solver, or of the steps of tokens that exit early. With
+    an adaptive solver, the table is empty.
     """
     model = Transformer(config.model.for_inference(), hardware=mesh_hardware(mesh))
     chunk, softcap = config.training.loss_chunk, config.model.logit_softcap
@@ -115,19 +128,25 @@ def make_programs(
             return {}
         return model.apply({"params": params}, method="tabulate")
 
-    def hidden(bound: dict, table: dict, tokens_BL: jax.Array):
-        if solver is None:
+    def hidden(bound: dict, table: dict, tokens_BL: jax.Array, has_target_BL):
+        if solver is None and not exit_threshold:
             return model.apply(bound, tokens_BL, table=table, method="hidden"), 0
-        x_BLD, num_evaluations, _ = integrate(model, bound["params"], tokens_BL, solver)
-        return model.apply(bound, x_BLD, method="normalise"), num_evaluations
+        params = bound["params"]
+        if solver is not None:
+            x_BLD, num_steps, _ = integrate(model, params, tokens_BL, solver)
+        else:
+            given = (model, params, table, tokens_BL, exit_threshold)
+            x_BLD, steps_BL = early_exit.integrate(*given)
+            num_steps = steps_BL.sum(where=has_target_BL)
+        return model.apply(bound, x_BLD, method="normalise"), num_steps
 
     def sum_batch(params: dict, table: dict, batch_BL: dict) -> jax.Array:
-        bound = {"params": params}
-        x_BLD, num_evaluations = hidden(bound, table, batch_BL["inputs"])
+        bound, targets_BL = {"params": params}, batch_BL["targets"]
+        has_target_BL = targets_BL != NO_TARGET
+        x_BLD, num_steps = hidden(bound, table, batch_BL["inputs"], has_target_BL)
         unembedding_DV = model.apply(bound, method="unembedding")
-        targets_BL = batch_BL["targets"]
         sums = cross_entropy_sums(x_BLD, unembedding_DV, targets_BL, chunk, softcap)
-        return jnp.stack([sums["loss"], sums["tokens"], jnp.float32(num_evaluations)])
+        return jnp.stack([sums["loss"], sums["tokens"], jnp.float32(num_steps)])
 
     as_given, rows = None, batch_sharding(mesh)
     summing = jax.jit(

@@ -1,4 +1,4 @@
-"""Dropout whose masks do not depend on how a batch is split.
+"""Dropout and noise that do not depend on how a batch is split.
 
 B batch.
 """
@@ -24,9 +24,7 @@ class Dropout(nn.Module):
         """Return `x`, of which the first axis is B, with entries dropped."""
         if self.rate == 0:
             return x
-        key = self.make_rng("dropout")
-        keys_B = jax.vmap(lambda n: jax.random.fold_in(key, n))(sequences_B)
-        words_B2 = jax.random.key_data(keys_B)
+        words_B2 = _words(self.make_rng("dropout"), sequences_B)
 
         @recomputed
         def drop(x, words_B2):
@@ -35,6 +33,28 @@ class Dropout(nn.Module):
             return jnp.where(kept, x / (1 - self.rate), 0)
 
         return drop(x, words_B2)
+
+
+class Noise(nn.Module):
+    """Adds normally distributed noise to each entry, sampled like masks of dropout."""
+
+    stddev: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, sequences_B: jax.Array) -> jax.Array:
+        """Return `x`, of which the first axis is B, with noise added."""
+        words_B2 = _words(self.make_rng("dropout"), sequences_B)
+        # 24 bits, the precision of float32, as numbers within (-1, 1).
+        high = _random_bits(words_B2, x.shape[1:]) >> 8
+        uniform = (high.astype(jnp.float32) + 0.5) / 2**23 - 1
+        normal = jax.lax.erf_inv(uniform) * 2**0.5
+        return x + (self.stddev * normal).astype(x.dtype)
+
+
+def _words(key: jax.Array, sequences_B: jax.Array) -> jax.Array:
+    """Return two random words for each sequence, [B, 2]."""
+    keys_B = jax.vmap(lambda n: jax.random.fold_in(key, n))(sequences_B)
+    return jax.random.key_data(keys_B)
 
 
 def _random_bits(words_B2: jax.Array, shape: tuple[int, ...]) -> jax.Array:

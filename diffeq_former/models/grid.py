@@ -8,10 +8,10 @@ from diffeq_former.ode.solvers import get_solver
 def default_grid(c: ModelConfig) -> Grid:
     """Return the model's default depth grid.
 
-    It is uniform, unless `time_segments` is set: then its steps are aligned with the
-    segments on which W(t) is constant.
+    Its steps are aligned with the segments on which W(t) is constant, if it has any;
+    otherwise it is uniform.
     """
     nodes = get_solver(c.solver).nodes
-    if c.time_segments:
-        return on_segments(c.num_layers, c.time_segments, len(nodes))
+    if c.segments:
+        return on_segments(c.num_layers, c.segments, len(nodes))
     return uniform(c.num_layers, nodes)

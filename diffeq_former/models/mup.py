@@ -16,7 +16,7 @@ optimizer gives is multiplied by
 | banks of kernels | the same / sqrt(E) |
 | banks of biases and norms | 1 / sqrt(E) |
 | time MLPs: kernels | 8 / (n_in sqrt(E)) |
-| time MLPs: biases; tables of coefficients | 1 / sqrt(E) |
+| time MLPs: biases; tables and first values of coefficients | 1 / sqrt(E) |
 | final norm | 64 / D |
 | all other | 1 |
 
@@ -67,7 +67,8 @@ def update_factor(c: ModelConfig, path: str, optimizer: str) -> float:
     E = c.time_embed_dim
     factor = E**-0.5 if module == "time_mlp" or name in _BANKS else 1.0
     if name in ("kernel_1", "kernel_2"):
-        factor *= ADAM_SCALE / (E if name == "kernel_2" else 2 * c.num_frequencies + 1)
+        inputs = E + 1 if c.time_mlp == "ode" else 2 * c.num_frequencies + 1
+        factor *= ADAM_SCALE / (E if name == "kernel_2" else inputs)
     if name in ("kernel", "base", "bank") and module in (specs := linear_specs(c)):
         if optimizer == "weight_space_muon":
             factor = 1.0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from diffeq_former.config.schema import SAVE_WEIGHTS
+from diffeq_former.config.model_schema import SAVE_WEIGHTS
 
 ATTENTION_OUTPUT = "attention_output"
 FEED_FORWARD_OUTPUT = "feed_forward_output"

@@ -11,7 +11,7 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.attention import Attend
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.dropout import Dropout
+from diffeq_former.models.dropout import Dropout, Noise
 from diffeq_former.models.linear import for_training
 from diffeq_former.models.lora import with_dropout
 from diffeq_former.models.partition import (
@@ -72,6 +72,9 @@ class Step(nn.Module):
             h, weights_S = -h, self._reversed(weights_S)
         before_BLD, terms = x_BLD, self._terms(weights_S, context)
         x_BLD = stabilised_step(c, block, terms, weights_S, x_BLD, h)
+        if self.train and c.depth_noise:
+            fraction = 1 / c.num_layers if length is None else length
+            x_BLD = Noise(c.depth_noise * fraction**0.5)(x_BLD, context[-1])
         self.sow("intermediates", "state", x_BLD)
         if self.train:
             self.sow(COSTS, "transport", cost_of_step(c, before_BLD, x_BLD, length))

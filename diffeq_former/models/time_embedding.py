@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.models import coefficient_ode
 from diffeq_former.models.parameters import normal
 
 MLP_AXES = ("time_mlp", "time_features", "time_hidden", "time_embed")
@@ -32,7 +33,7 @@ def features(times_T: jax.Array, num_frequencies: int, time_scale: float) -> jax
 
 
 class TimeMLPs(nn.Module):
-    """The parameters of M two-layer MLPs of width E, or of M tables, stacked."""
+    """The parameters of M two-layer MLPs of width E, tables or ODEs, stacked."""
 
     config: ModelConfig
     num_mlps: int
@@ -43,8 +44,10 @@ class TimeMLPs(nn.Module):
         width = 2 * c.num_frequencies + 1
         second = 0.02 if c.initialization == "authors" else E**-0.5
         mlps, features, hidden, out = MLP_AXES
+        if c.time_mlp == "ode":
+            return coefficient_ode.parameters(self, M, E, MLP_AXES)
         if c.time_mlp == "table":
-            shape, axes = (M, c.time_segments, E), (mlps, "layers", out)
+            shape, axes = (M, c.segments, E), (mlps, "layers", out)
             return {"coefficients": normal(self, "coefficients", second, shape, axes)}
         parameters = {
             "kernel_1": (0.02, (M, width, E), (mlps, features, hidden)),
@@ -60,15 +63,24 @@ def embed_times(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:
 
     With `initialization="unit"`, u(t) is normalised to length 1.
     """
-    if "coefficients" in mlps:
-        # Times are right ends of segments.
-        segments_T = jnp.round(times_T * c.time_segments).astype(jnp.int32) - 1
-        u_MTE = mlps["coefficients"][:, segments_T]
+    if c.time_mlp == "ode":
+        u_MTE = coefficient_ode.solve(mlps, times_T, c.time_scale)
+    elif c.time_mlp == "table":
+        u_MTE = _interpolate(mlps["coefficients"], times_T)
     else:
         u_MTE = _apply_mlps(c, mlps, times_T)
     if c.initialization == "unit":
         u_MTE = u_MTE * jax.lax.rsqrt(jnp.square(u_MTE).sum(-1, keepdims=True) + 1e-12)
     return u_MTE
+
+
+def _interpolate(u_MNE: jax.Array, times_T: jax.Array) -> jax.Array:
+    """Interpolate linearly between the N layers, at 1/N, 2/N, ..., 1."""
+    position_T = jnp.maximum(times_T * u_MNE.shape[1] - 1, 0)
+    left_T = jnp.floor(position_T).astype(jnp.int32)
+    right_T = jnp.minimum(left_T + 1, u_MNE.shape[1] - 1)
+    weight_1T1 = (position_T - left_T)[None, :, None]
+    return (1 - weight_1T1) * u_MNE[:, left_T] + weight_1T1 * u_MNE[:, right_T]
 
 
 def _apply_mlps(c: ModelConfig, mlps, times_T: jax.Array) -> jax.Array:

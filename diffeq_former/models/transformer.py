@@ -153,8 +153,8 @@ class Transformer(nn.Module):
                 "a layer_table has no weights between its layers, and so no vector"
                 " field; use its own solver, or a run with other model.weights"
             )
-        if c.time_segments:
-            t = segment_time(t, c.time_segments)
+        if c.segments:
+            t = segment_time(t, c.segments)
         grid = Grid(jnp.reshape(t, (1, 1)).astype(jnp.float32), None)
         weights_S = jax.tree.map(lambda w: w[0], self.tabulate(grid))
         positions_BL, sequences_B = _positions_and_sequences(x_BLD[..., 0], None, None)

@@ -34,7 +34,7 @@ def stage_times(num_steps: int, nodes: Sequence[float]) -> jax.Array:
 
 # Another segment has this many times the steps of the first. The first step turns
 # embeddings, which have a small norm, into states, and resembles a flow least.
-_FIRST_COARSER = 4
+_FIRST_COARSER = 2
 
 
 def on_segments(num_steps: int, num_segments: int, num_nodes: int) -> Grid:
@@ -106,26 +106,3 @@ def _step_boundaries(num_steps: int, num_segments: int) -> np.ndarray:
         ends = np.arange(segments + 1) * steps // segments
         rest = np.interp(np.arange(1, steps + 1), ends, np.arange(segments + 1))
     return np.concatenate([np.linspace(0, 1, first + 1), 1 + rest])
-
-
-# Random perturbations (key, number of interior points) -> shifts of these points, in
-# units of a step. Shifts of at most half a step preserve the order of the points.
-MOVES = {
-    "jittered": lambda key, n: jax.random.uniform(key, (n,), minval=-0.5, maxval=0.5),
-    "shifted": lambda key, n: jax.random.uniform(key, (1,), minval=-0.5, maxval=0.5),
-}
-
-
-def sample(kind: str, key: jax.Array, num_steps: int, nodes: Sequence[float]) -> Grid:
-    """Sample a randomly perturbed uniform grid, whose shapes are fixed.
-
-    Args:
-      kind: `jittered` moves each interior point of the uniform grid by up to half a
-        step, independently; `shifted` moves all of them by the same amount.
-      key: The random key.
-      num_steps: Number of steps.
-      nodes: The nodes of the solver.
-    """
-    inner = jnp.arange(1, num_steps) + MOVES[kind](key, num_steps - 1)
-    points = jnp.concatenate([jnp.zeros(1), inner / num_steps, jnp.ones(1)])
-    return on_points(points, nodes)

@@ -10,7 +10,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.config.schema import SAVE_WEIGHTS
+from diffeq_former.config.model_schema import SAVE_WEIGHTS
 from diffeq_former.distributed.sharding_rules import (
     FSDP,
     SEQUENCE,

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.hardware import CPU
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.step import Step
 from diffeq_former.models.weight_sources import SOURCES
 from diffeq_former.ode import binomial
-from diffeq_former.ode.grid import stage_times
-from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.jaxpr_flops import dot_flops
 
 _ROWS, _LENGTH = 509, 521  # primes
@@ -121,7 +120,7 @@ def _step(c: ModelConfig):
         segments_BL = positions_BL if c.document_masking else None
         per_step, parameters = weights, None
         if c.generate_weights == "per_step":
-            per_step, parameters = _stage_times(c), weights
+            per_step, parameters = default_grid(c).times_TS[0], weights
         return Step(c, train=True, cached=False, hardware=CPU).apply(
             {},
             x_BLD,
@@ -141,8 +140,5 @@ def _weights(c: ModelConfig) -> dict:
     parameters, _ = SOURCES[c.weights](one, specs).init_with_output(jax.random.key(0))
     if c.generate_weights == "per_step":
         return parameters
-    return SOURCES[c.weights].tabulate(one, specs, parameters, _stage_times(c))
-
-
-def _stage_times(c: ModelConfig) -> jax.Array:
-    return stage_times(c.num_layers, SOLVERS[c.solver].nodes)[0]
+    times_S = default_grid(c).times_TS[0]
+    return SOURCES[c.weights].tabulate(one, specs, parameters, times_S)

@@ -163,7 +163,7 @@ def _decay(c: OptimizerConfig, steps: int, decay: int) -> optax.Schedule:
 # their banks).
 _TABLE = (
     (r"weights/time_mlp/(kernel_[12]|coefficients)", "time_mlp", True),
-    (r"weights/time_mlp/bias_[12]", "time_mlp", False),
+    (r"weights/time_mlp/(bias_[12]|initial)", "time_mlp", False),
     (r"weights/[^/]+/bank", "bank", True),
     (r"weights/[^/]+/bias_bank", "bank", False),
     (r"weights/[^/]+/(base|kernel)", "base", True),

@@ -129,8 +129,7 @@ def parameter_shapes(c: ModelConfig) -> dict:
 
 def make_update(config: Config) -> Update:
     c = config.training
-    other_times = c.depth_grid != "fixed" or bool(c.depth_steps)
-    return Update(config.optimizer, c.num_steps, config.model, other_times)
+    return Update(config.optimizer, c.num_steps, config.model, bool(c.depth_steps))
 
 
 def _shapes(config: Config) -> TrainState:

@@ -21,8 +21,6 @@ from diffeq_former.distributed.mesh import (
 from diffeq_former.hardware import Hardware
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.partition import constrain
-from diffeq_former.ode import grid as grids
-from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training.divergence import is_spike, next_loss_ema
 from diffeq_former.training.gradients import loss_and_gradients
 from diffeq_former.training.optimizer import make_schedule
@@ -36,8 +34,6 @@ from diffeq_former.training.update import (
     squares,
 )
 
-# Folded into the step's key to sample the depth grid independently of dropout.
-GRID_KEY = 2**32 - 1
 StepFunction = Callable[[TrainState, dict], tuple[TrainState, dict[str, jax.Array]]]
 
 
@@ -99,7 +95,7 @@ def step_function(
         batches_MBL = _micro_batches(
             batch_BL | {"sequences": sequences_B}, num_micro_batches
         )
-        grid = _choose_grid(config, key)
+        grid = default_grid(config.model)
         params = partition(config, state.unaveraged or state.params)
         losses, gradients = loss_and_gradients(
             config, params, batches_MBL, key, grid, hardware
@@ -161,14 +157,6 @@ def _with_mean(config: Config, state: TrainState, params: dict, finite) -> dict:
 def is_logged(c: TrainingConfig, step: int | jax.Array) -> bool | jax.Array:
     """Return whether the metrics of a step are logged: `log_every` and both ends."""
     return (step == 1) | (step % c.log_every == 0) | (step == c.num_steps)
-
-
-def _choose_grid(config: Config, key: jax.Array) -> grids.Grid:
-    c, kind = config.model, config.training.depth_grid
-    if kind == "fixed":
-        return default_grid(c)
-    grid_key = jax.random.fold_in(key, GRID_KEY)
-    return grids.sample(kind, grid_key, c.num_layers, SOLVERS[c.solver].nodes)
 
 
 def _micro_batches(batch_BL: dict, M: int) -> dict:

@@ -18,11 +18,11 @@ from diffeq_former.ode.solvers import SOLVERS, Splitting
 # of jumps cut the first of three segments, too, which is cut a quarter as often.
 FIELDS = {
     "smooth": (
-        dataclasses.replace(TINY, time_scale=2.0),
+        dataclasses.replace(TINY, time_scale=2.0, solver="heun"),
         {1: (64, 128), 2: (32, 64), 4: (6, 12)},
     ),
     "jumps": (
-        dataclasses.replace(TINY, time_segments=TINY.num_layers),
+        TINY,
         {1: (192, 384), 2: (96, 192), 4: (24, 48)},
     ),
 }

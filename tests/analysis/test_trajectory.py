@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(0)
 def test_a_straight_line_costs_the_least():
     first, last = RANDOM.normal(size=(2, 3, 8))
     part = np.linspace(0, 1, 7)[:, None, None]
-    found = describe((1 - part) * first + part * last, interval=2.0)
+    found = describe((1 - part) * first + part * last, 2.0 * part[:, 0, 0])
     length = np.linalg.norm(last - first, axis=-1)
     np.testing.assert_allclose(found["speed"], np.tile(length / 2, (6, 1)))
     np.testing.assert_allclose(found["angle"], 0, atol=1e-6)
@@ -31,7 +31,7 @@ def test_a_half_circle_costs_more_by_half_pi_squared():
     T, radius, interval = 400, 3.0, 5.0
     turn = np.linspace(0, np.pi, T + 1)[:, None]
     circle = radius * np.stack([np.cos(turn), np.sin(turn), 0 * turn], -1)
-    found = describe(circle, interval)
+    found = describe(circle, np.linspace(0, interval, T + 1))
     np.testing.assert_allclose(found["cost"] / found["least_cost"], np.pi**2 / 4, 1e-5)
     np.testing.assert_allclose(found["speed"], np.pi * radius / interval, rtol=1e-5)
     np.testing.assert_allclose(found["angle"], 180 / T, rtol=1e-9)
@@ -41,10 +41,18 @@ def test_a_half_circle_costs_more_by_half_pi_squared():
 
 def test_uneven_speed_costs_more_on_the_same_line():
     far = np.array([0, 1, 2, 6.0])[:, None, None] * np.ones((1, 1, 4))
-    found = describe(far, interval=3.0)
+    found = describe(far, np.arange(4.0))
     np.testing.assert_allclose(found["cost"], 4 * (1 + 1 + 16))
     np.testing.assert_allclose(found["least_cost"], 4 * 36 / 3)
     np.testing.assert_allclose(found["deviation"][1], 2 * 1)
+
+
+def test_steps_of_several_lengths_at_one_speed_cost_the_least():
+    times = np.array([0, 1, 4, 5, 8.0])
+    found = describe(times[:, None, None] * np.ones((1, 2, 4)), times)
+    np.testing.assert_allclose(found["speed"], 2.0)
+    np.testing.assert_allclose(found["deviation"], 0, atol=1e-12)
+    np.testing.assert_allclose(found["cost"], found["least_cost"])
 
 
 def test_angles_are_exact_at_both_ends():
@@ -79,4 +87,6 @@ def test_interaction_energy_of_known_directions(beta):
 def test_energy_along_a_trajectory_is_a_fraction_of_its_maximum():
     """Two orthogonal tokens that meet: from (e + 1) / 2e to 1."""
     x = np.array([[[1, 0], [0, 2]], [[1, 0], [2, 0]]])
-    np.testing.assert_allclose(describe(x, 1.0)["energy"], [(1 + 1 / np.e) / 2, 1])
+    np.testing.assert_allclose(
+        describe(x, np.array([0.0, 1.0]))["energy"], [(1 + 1 / np.e) / 2, 1]
+    )

@@ -147,14 +147,6 @@ REFUSALS = [
         "nu_dtype: expected float32 with b2 above 0.99 (in bfloat16 a decay of 1 - b2",
     ),
     (
-        {"training.depth_grid": "random"},
-        "one of fixed, jittered, shifted, got 'random'",
-    ),
-    (
-        {"training.depth_grid": "jittered", "model.weights": "layer_table"},
-        "depth_grid: jittered needs weights between the layers, where a layer_table",
-    ),
-    (
         {"training.depth_steps": (6, 0)},
         "config.training.depth_steps: expected 1 or more, got 0",
     ),
@@ -186,11 +178,19 @@ REFUSALS = [
     ),
     (
         {"model.time_segments": 5},
-        "model.time_segments: expected 0 (W(t) is continuous) or model.num_layers (12)",
+        "model.time_segments: expected 0 (see `segments`) or model.num_layers (12)",
     ),
     (
-        {"training.depth_grid": "shifted", "model.time_segments": 12},
-        "depth_grid: shifted steps would cross the segments of depth on which W(t) is",
+        {"model.time_mlp": "table", "model.solver": "heun"},
+        "model.time_mlp: a table has coefficients at the layers, but heun has several",
+    ),
+    (
+        {"model.time_mlp": "ode"},
+        "model.time_scale: an ode with this rate takes too many steps, got 1000; use",
+    ),
+    (
+        {"model.depth_noise": 0.1, "model.backward": "reversible"},
+        "model.depth_noise: the two states of reversible steps would get different",
     ),
     (
         {"training.per_device_batch_size": -1},

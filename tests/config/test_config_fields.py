@@ -9,14 +9,14 @@ import tokenize
 from pathlib import Path
 
 import diffeq_former
-from diffeq_former.config import run_schema, schema
+from diffeq_former.config import model_schema, schema
 from diffeq_former.distributed.sharding_rules import MESH_AXES
 from diffeq_former.training.optimizer import GROUPS
 
 PACKAGE = Path(diffeq_former.__file__).parent
 SECTIONS = {
     name: cls
-    for name, cls in vars(schema).items()
+    for name, cls in (vars(model_schema) | vars(schema)).items()
     if inspect.isclass(cls) and dataclasses.is_dataclass(cls)
 }
 FIELDS = {
@@ -156,7 +156,7 @@ def test_a_field_of_another_section_is_no_use():
 
 
 def test_every_field_says_what_it_is():
-    source = inspect.getsource(run_schema) + inspect.getsource(schema)
+    source = inspect.getsource(model_schema) + inspect.getsource(schema)
     lines = io.StringIO(source).readline
     comments = {
         token.start[0]: token.line.lstrip().startswith("#")

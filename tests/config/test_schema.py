@@ -7,14 +7,13 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from diffeq_former.config import ModelConfig, TrainingConfig, default_config, resolve
+from diffeq_former.config import ModelConfig, default_config, resolve
 from diffeq_former.models.attention_kernels import KERNELS
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.linear import RECIPES
 from diffeq_former.models.positions import ROPE_SCALINGS
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.grid import MOVES
 from diffeq_former.ode.solvers import SOLVERS
 
 
@@ -32,8 +31,6 @@ def test_members_are_those_of_the_registries():
     hints = typing.get_type_hints(ModelConfig)
     for field, registry in registries.items():
         assert set(typing.get_args(hints[field])) == set(registry), field
-    grids = typing.get_type_hints(TrainingConfig)["depth_grid"]
-    assert set(typing.get_args(grids)) == {"fixed", *MOVES}
 
 
 @pytest.mark.parametrize(

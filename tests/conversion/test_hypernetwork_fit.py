@@ -10,6 +10,7 @@ from cases import TINY, params_of, shapes_of, tokens_of
 from diffeq_former.config.model_validation import validate_model
 from diffeq_former.conversion.hypernetwork_fit import continuous_model, fit
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.ode.grid import uniform
 
 LAYERS = dataclasses.replace(
     TINY,
@@ -61,9 +62,11 @@ def test_every_layer_comes_back(layers, time_embed_dim):
 
 
 def test_between_two_layers_are_means_of_them():
-    """At twice the depth every second layer is new."""
+    """Every second of twice as many times is new."""
     model, params, found, _ = fitted(LAYERS, 6)
-    kernels = table(model.at_depth(12), found)["ff_in"]["kernel"]
+    apply, variables = Transformer(model).apply, {"params": found}
+    finer = apply(variables, uniform(12, (1.0,)), method="tabulate")
+    kernels = finer["ff_in"]["kernel"][:, 0]
     layers = params["weights"]["ff_in"]["kernel"]
     np.testing.assert_allclose(kernels[1::2], layers, rtol=0, atol=3e-6)
     means = (layers[1:] + layers[:-1]) / 2

@@ -11,11 +11,11 @@ import pytest
 
 from diffeq_former.conversion import qkvflow
 from diffeq_former.errors import UserError
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.time_embedding import features
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.grid import stage_times
-from diffeq_former.ode.solvers import SOLVERS
+from diffeq_former.ode.grid import uniform
 
 DATA = Path(__file__).parent.parent / "data"
 KINDS = ("gpt", "llama")
@@ -72,7 +72,7 @@ def test_every_parameter_is_converted(reference):
 def test_time_grid(reference):
     """Theirs is k times a rounded step: within one unit in the last place of ours."""
     config, _, file = reference
-    times_TS = stage_times(config.num_layers, SOLVERS[config.solver].nodes)
+    times_TS = default_grid(config).times_TS
     np.testing.assert_array_max_ulp(np.asarray(times_TS[:, 0]), file["time_grid"], 1)
 
 
@@ -84,11 +84,12 @@ def test_time_embedding(reference):
 
 @pytest.mark.parametrize("num_layers", [3, 9])
 def test_logits_at_another_number_of_steps(num_layers):
+    """Theirs takes the weights of the end of its own step, not of a trained one."""
     config, params = qkvflow.load(DATA / "gpt.npz")
     with np.load(DATA / "gpt.npz") as file:
         tokens, expected = file["tokens"], file[f"logits_steps_{num_layers}"]
-    model = Transformer(config.at_depth(num_layers))
-    logits = jax.jit(model.apply)({"params": params}, tokens)
+    model, grid = Transformer(config.at_depth(num_layers)), uniform(num_layers, (1.0,))
+    logits = jax.jit(model.apply)({"params": params}, tokens, grid=grid)
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 

@@ -20,7 +20,6 @@ from diffeq_former.training.step import make_train_step
 
 ROWS = 16
 SOLVER_OF = {"hypernetwork": "euler", "layer_table": "lie_trotter", "shared": "strang"}
-GRID_OF = {"hypernetwork": "jittered", "layer_table": "fixed", "shared": "fixed"}
 
 pytestmark = pytest.mark.mesh
 every_mesh = pytest.mark.parametrize("mesh", EVERY_MESH)
@@ -41,7 +40,6 @@ def config_of(block: str, weights: str, at_once: int = 0, chunk: int = 4) -> Con
             batch_size=ROWS,
             per_device_batch_size=at_once,
             loss_chunk=chunk,
-            depth_grid=GRID_OF[weights],
             transport_cost=0.1,
             smoothness=0.1,
         ),
@@ -162,7 +160,6 @@ def test_an_update_by_muon_equals_that_of_one_device(name, capfd):
     config = dataclasses.replace(
         config,
         optimizer=dataclasses.replace(config.optimizer, name=name),
-        training=dataclasses.replace(config.training, depth_grid="fixed"),
     )
     after, _ = step_on(mesh_of(8, **EVERY_MESH["data-fsdp-tensor"]), config)
     expected, _ = step_on(mesh_of(), config)

@@ -15,7 +15,6 @@ from diffeq_former.config import (
     DataConfig,
     FinetuneConfig,
     ModelConfig,
-    TrainingConfig,
 )
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.base import complete, first_state
@@ -184,14 +183,6 @@ def test_refuses(bases, dataset, tmp_path, name):
         complete(wish(bases / base, model, num_steps), tmp_path / "new", dataset)
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
     assert not (tmp_path / "new").exists()
-
-
-def test_refuses_grids_between_the_layers(bases, dataset, tmp_path):
-    drawn = wish(
-        bases / "continuous", ALL, 4, training=TrainingConfig(depth_grid="jittered")
-    )
-    with pytest.raises(UserError, match="depth_grid: jittered needs weights between"):
-        complete(drawn, tmp_path / "new", dataset)
 
 
 def test_refuses_other_tokens(bases, tmp_path):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, model, name, on_segments, params_of, tokens_of
+from cases import TINY, at_other_depths, model, name, params_of, tokens_of
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.transformer import Transformer
@@ -48,7 +48,7 @@ def relative_error(ours, theirs) -> float:
         (DEEP, 1),
         (DEEP, 3),
         (dataclasses.replace(DEEP, remat="full", block="llama", solver="heun"), 2),
-        (on_segments()[1], 2),
+        (at_other_depths()[1], 2),
     ],
 )
 def test_binomial_checkpointing_changes_no_value(config, num_checkpoints):
@@ -63,7 +63,7 @@ REVERSIBLE = [
     *(model("gpt", "hypernetwork", solver) for solver in SOLVERS),
     model("llama", "layer_table", "lie_trotter", num_layers=7),  # steps of length 1
     model("llama", "shared", "strang", remat="full"),
-    on_segments()[1],
+    at_other_depths()[1],
     dataclasses.replace(DEEP, dtype="bfloat16"),  # of the terms, not of the states
 ]
 
@@ -121,12 +121,10 @@ def test_the_field_is_what_the_solver_integrates(config):
 
 
 def test_the_field_on_a_segment_is_that_of_its_steps():
-    """At its left end and within it, but not at its right end."""
-    config = on_segments()[0]
-    config = dataclasses.replace(config, num_layers=config.time_segments)
-    params, S = params_of(config), config.time_segments
-    x_BLD = np.ones((1, 2, config.d_model), np.float32)
-    field = functools.partial(Transformer(config).apply, {"params": params})
+    """At its left end and within it, but not at its right end; at any depth."""
+    params, S = params_of(TINY), TINY.num_layers
+    x_BLD = np.ones((1, 2, TINY.d_model), np.float32)
+    field = functools.partial(Transformer(TINY.at_depth(2)).apply, {"params": params})
     first, inside, right, last, end = (
         np.asarray(field(t, x_BLD, method="field"))
         for t in (1 / S, 1.5 / S, 2 / S, 1 - 0.5 / S, 1.0)

@@ -1,14 +1,18 @@
-"""Dropout's masks: how often they keep, that they are independent, and their gradient.
+"""Masks of dropout and noise over depth: distribution, independence, and gradients.
 
 Bounds are five standard deviations of what is expected of independent bits.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import TINY, params_of, tokens_of
 
-from diffeq_former.models.dropout import Dropout
+from diffeq_former.models.dropout import Dropout, Noise
+from diffeq_former.models.transformer import Transformer
 
 SHAPE = (64, 128, 32)
 
@@ -74,3 +78,48 @@ def test_the_gradient_has_the_same_mask():
     x = jnp.asarray(np.random.default_rng(0).normal(size=SHAPE), jnp.float32)
     found = jax.grad(lambda x: dropped(x).sum())(x)
     np.testing.assert_array_equal(found > 0, dropped(x) != 0)
+
+
+def noise(seed: int = 0, stddev: float = 2.0, shape=SHAPE, first: int = 0):
+    sequences_B = first + jnp.arange(shape[0])
+    rngs = {"dropout": jax.random.key(seed)}
+    return np.asarray(Noise(stddev).apply({}, jnp.zeros(shape), sequences_B, rngs=rngs))
+
+
+def test_noise_is_normally_distributed():
+    """Its moments, and how often it exceeds 1, 2 and 3 standard deviations."""
+    x = noise() / 2.0
+    assert abs(x.mean()) < 5 / np.sqrt(x.size)
+    for power, expected in ((2, 1), (4, 3)):
+        assert (x**power).mean() == pytest.approx(expected, rel=0.05)
+    for limit, expected in ((1, 0.31731), (2, 0.04550), (3, 0.00270)):
+        assert (np.abs(x) > limit).mean() == pytest.approx(expected, rel=0.1)
+
+
+def test_noise_is_independent_and_of_its_sequence():
+    x = noise()
+    assert_independent(x[1:] > 0, x[:-1] > 0)
+    assert_independent(x > 0, noise(seed=1) > 0)
+    np.testing.assert_array_equal(noise(shape=(8, *SHAPE[1:]), first=16), x[16:24])
+
+
+@pytest.mark.parametrize("num_steps", [2, 8])
+def test_the_noise_of_steps_adds_up_to_that_of_depth(num_steps):
+    """Brownian motion: without terms, the variance over all steps does not depend on
+    their number. And evaluation has none."""
+    config = dataclasses.replace(TINY, num_layers=num_steps, horizon=1.0)
+    config = dataclasses.replace(config, depth_noise=0.5, d_model=64, max_len=64)
+    zeros = jax.tree.map(jnp.zeros_like, params_of(config))
+    tokens_BL = tokens_of(config, batch=16)
+
+    def last_state(train: bool):
+        _, sown = Transformer(config, train=train).apply(
+            {"params": zeros},
+            tokens_BL,
+            rngs={"dropout": jax.random.key(0)},
+            mutable=["intermediates"],
+        )
+        return np.asarray(sown["intermediates"]["depth"]["state"][0][-1])
+
+    assert last_state(train=True).std() == pytest.approx(0.5, rel=0.02)
+    assert (last_state(train=False) == 0).all()

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, name, on_segments, params_of, stabilised, tokens_of
+from cases import TINY, at_other_depths, name, params_of, stabilised, tokens_of
 
-from diffeq_former.config.schema import SAVE_WEIGHTS
+from diffeq_former.config.model_schema import SAVE_WEIGHTS
 from diffeq_former.models.remat import POLICIES
 from diffeq_former.models.transformer import Transformer
 
@@ -32,7 +32,7 @@ def assert_trees_close(ours, theirs, rtol=1e-4):
 
 
 # A step of the first can generate its weights, which two of the policies save.
-GENERATED = dataclasses.replace(on_segments()[1], dropout=0.1)
+GENERATED = dataclasses.replace(at_other_depths()[1], dropout=0.1)
 STABILISED = dataclasses.replace(stabilised()[0], dropout=0.1)
 
 

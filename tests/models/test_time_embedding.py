@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from cases import TINY, params_of
 
-from diffeq_former.config.model_validation import validate_model
-from diffeq_former.errors import UserError
+from diffeq_former.models import coefficient_ode
 from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.grid import default_grid
 from diffeq_former.models.time_embedding import embed_times, features
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.weight_specs import LinearSpec
 from diffeq_former.ode.grid import stage_times
 
 TIMES = stage_times(24, (1.0,))[:, 0]
@@ -52,19 +49,6 @@ def table_of(config, params):
     return apply({"params": params}, method="tabulate")
 
 
-@pytest.mark.parametrize("solver", ["euler", "lie_trotter"])
-def test_as_many_steps_as_segments_compute_as_on_the_curve(solver):
-    curve = dataclasses.replace(TINY, solver=solver)
-    segments = dataclasses.replace(curve, time_segments=TINY.num_layers)
-    params = params_of(curve)
-    on_curve, on_segments = (table_of(c, params) for c in (curve, segments))
-    jax.tree.map(np.testing.assert_array_equal, on_segments, on_curve)
-    assert default_grid(segments).lengths_T is None
-    finer = (table_of(c.at_depth(6), params) for c in (curve, segments))
-    on_curve, on_segments = (table["ff_in"]["kernel"] for table in finer)
-    assert np.abs(on_segments - on_curve).max() > 1e-2
-
-
 def test_shared_mlp_is_the_case_of_equal_mlps():
     each, one = (
         dataclasses.replace(TINY, time_mlp=m) for m in ("per_weight", "shared")
@@ -83,32 +67,74 @@ def test_shared_mlp_is_the_case_of_equal_mlps():
     )
 
 
-@pytest.mark.parametrize("num_steps", [TINY.num_layers, 2 * TINY.num_layers])
-def test_a_table_has_free_coefficients_on_each_segment(num_steps):
-    L = TINY.num_layers
-    config = dataclasses.replace(TINY, time_mlp="table", time_segments=L, base=False)
-    params = params_of(config)
+def test_a_table_has_free_coefficients_at_layers_and_means_between_them():
+    config = dataclasses.replace(TINY, time_mlp="table", base=False)
+    params, L = params_of(config), TINY.num_layers
     weights = params["weights"]
     assert list(weights["time_mlp"]) == ["coefficients"]
     assert all("base" not in layer for layer in weights.values())
     rows = np.asarray(weights["time_mlp"]["coefficients"], np.float64)
-    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
-    found = table_of(config.at_depth(num_steps), params)
-    for number, (name, spec) in enumerate(BLOCKS["gpt"].weight_specs(config).items()):
-        if not isinstance(spec, LinearSpec):
-            continue
-        of_segment = np.einsum("te,e...->t...", rows[number], weights[name]["bank"])
-        kernels = np.asarray(found[name]["kernel"]).reshape(-1, *of_segment.shape[1:])
-        unequal = np.any(
-            kernels[1:] != kernels[:-1], axis=tuple(range(1, kernels.ndim))
+    first, second, third = rows.swapaxes(0, 1)
+    between = first / 4 + 3 * second / 4, second / 2 + third / 2
+    expected_MTE = np.stack([first, first, *between], axis=1)
+    times_T = np.array([1 / 12, 1 / L, 7 / 12, 10 / 12], np.float32)
+    found = embed_times(config, weights["time_mlp"], times_T)
+    lengths = np.linalg.norm(expected_MTE, axis=-1, keepdims=True)
+    np.testing.assert_allclose(found, expected_MTE / lengths, atol=1e-6)
+    kernels = table_of(config, params)["ff_in"]["kernel"][:, 0]
+    number = list(BLOCKS["gpt"].weight_specs(config)).index("ff_in")
+    u_LE = rows[number] / np.linalg.norm(rows[number], axis=-1, keepdims=True)
+    of_layers = np.tensordot(u_LE, np.asarray(weights["ff_in"]["bank"]), 1)
+    np.testing.assert_allclose(kernels, of_layers, atol=1e-6)
+
+
+def rotating(E: int = 4, time_scale: float = 3.0):
+    """An ODE of its own for u(t), its parameters, and du/dt in float64."""
+    config = dataclasses.replace(
+        TINY, time_mlp="ode", time_embed_dim=E, time_scale=time_scale
+    )
+    ode = params_of(config)["weights"]["time_mlp"]
+    K, G, g = (
+        np.asarray(ode[name], np.float64) for name in ("kernel_2", "kernel_1", "bias_1")
+    )
+
+    def slope(t, u_ME):
+        inputs = np.concatenate([u_ME, np.full((len(u_ME), 1), t)], axis=1)
+        D = 1 + np.tanh(np.einsum("mi,mie->me", inputs, G) + g)
+        return time_scale * D * np.einsum("me,mef->mf", D * u_ME, K - K.swapaxes(1, 2))
+
+    return config, ode, slope
+
+
+def test_an_ode_of_u_against_float64():
+    """In small steps of Euler's midpoint rule, at times on and off its own steps."""
+    config, ode, slope = rotating()
+    times_T = np.array([0.0, 0.125, 0.4, 1 / 3, 1.0], np.float32)
+    found = np.asarray(
+        jax.jit(coefficient_ode.solve, static_argnums=2)(
+            ode, times_T, config.time_scale
         )
-        assert unequal.sum() == L - 1
-        first = np.concatenate([[True], unequal])
-        np.testing.assert_allclose(kernels[first], of_segment, atol=1e-6)
+    )
+    for i, end in enumerate(times_T):
+        u_ME, h = np.asarray(ode["initial"], np.float64), end / 400
+        for n in range(400):
+            middle = u_ME + h / 2 * slope(n * h, u_ME)
+            u_ME = u_ME + h * slope((n + 0.5) * h, middle)
+        np.testing.assert_allclose(found[:, i], u_ME, rtol=0, atol=2e-3)
+    lengths = np.linalg.norm(found, axis=-1)
+    np.testing.assert_allclose(lengths, lengths[:, :1] * np.ones(5), rtol=5e-3)
+    assert np.abs(found[:, 0] - found[:, -1]).max() > 0.1
 
 
-def test_a_table_needs_segments():
-    with pytest.raises(
-        UserError, match="model.time_mlp: expected per_weight or shared"
-    ):
-        validate_model(dataclasses.replace(TINY, time_mlp="table"))
+def test_an_ode_of_u_is_smooth_between_its_steps():
+    """Slopes by differences are those of the ODE: right and left of its steps, too."""
+    config, ode, slope = rotating()
+    times_T, d = np.array([0.05, 0.2, 0.5, 0.77]), 1e-3
+    solve = jax.jit(coefficient_ode.solve, static_argnums=2)
+    at, left, right = (
+        np.asarray(solve(ode, np.float32(t), config.time_scale), np.float64)
+        for t in (times_T, times_T - d, times_T + d)
+    )
+    for i, t in enumerate(times_T):
+        measured = (right[:, i] - left[:, i]) / (2 * d)
+        np.testing.assert_allclose(measured, slope(t, at[:, i]), rtol=0, atol=2e-2)

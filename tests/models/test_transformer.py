@@ -10,24 +10,26 @@ import numpy as np
 import pytest
 from cases import (
     TINY,
+    at_other_depths,
     coupled,
     covering,
     is_allowed,
     model,
     name,
-    on_segments,
     params_of,
     stabilised,
     tokens_of,
+    uneven_grid,
     with_options,
 )
 
 from diffeq_former.hardware import CPU
 from diffeq_former.models.blocks import BLOCKS
+from diffeq_former.models.grid import default_grid
 from diffeq_former.models.step import Step
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.weight_sources import SOURCES
-from diffeq_former.ode.grid import Grid, sample, stage_times
+from diffeq_former.ode.grid import Grid
 from diffeq_former.ode.solvers import SOLVERS
 
 every_block = pytest.mark.parametrize("block", BLOCKS)
@@ -96,11 +98,11 @@ def test_causality(config):
 # Only attention is cached: each solver, and each block with one attention a step and
 # with several.
 @over(
-    on_segments()[0],
+    at_other_depths()[0],
     stabilised()[1],
     model("llama", "layer_table", "strang"),
     model("gpt", "shared", "midpoint"),
-    on_segments()[1],
+    at_other_depths()[1],
     model("gpt", "shared", "rk4"),
     with_options(),
     coupled(),
@@ -144,7 +146,7 @@ def close(a, b, atol=2e-5):
     model("llama", "hypernetwork", "rk4"),
     model("gpt", "hypernetwork", "strang"),
     model("gpt", "shared", "midpoint"),
-    on_segments()[0],
+    at_other_depths()[0],
 )
 def test_tabulated_equals_per_step(config):
     params, tokens_BL = params_of(config), tokens_of(config)
@@ -170,11 +172,10 @@ def test_a_table_on_its_own_grid_is_the_same_model(config):
     model("gpt", "hypernetwork", "strang"),
     model("llama", "hypernetwork", "heun"),
 )
-def test_a_step_on_a_sampled_grid_is_a_step_of_its_length(config):
+def test_a_step_on_an_uneven_grid_is_a_step_of_its_length(config):
     """The last, against one step of a model whose interval is as long as it."""
     params, tokens_BL = params_of(config), tokens_of(config)
-    nodes = SOLVERS[config.solver].nodes
-    grid = sample("jittered", jax.random.key(2), config.num_layers, nodes)
+    grid = uneven_grid(config)
 
     @jax.jit
     def run(params, grid):
@@ -208,7 +209,7 @@ def test_without_a_grid_steps_are_equal(generate, dtype):
     config = dataclasses.replace(without, generate_weights=generate)
     params, tokens_BL = params_of(config), tokens_of(config)
     n = config.num_layers
-    grid = Grid(stage_times(n, SOLVERS[config.solver].nodes), np.full(n, 1 / n, "f4"))
+    grid = Grid(default_grid(config).times_TS, np.full(n, 1 / n, "f4"))
     expected = logits_of(without, params, tokens_BL)
     found = jax.jit(Transformer(config).apply)({"params": params}, tokens_BL, grid=grid)
     close(found, expected)

@@ -9,7 +9,7 @@ from accumulation import of_tree
 from cases import TINY, shapes_of
 
 from diffeq_former.config import Config, TrainingConfig
-from diffeq_former.config.schema import SAVE_WEIGHTS
+from diffeq_former.config.model_schema import SAVE_WEIGHTS
 from diffeq_former.distributed.sharding_rules import MESH_AXES
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.remat import POLICIES

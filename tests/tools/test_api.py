@@ -100,9 +100,8 @@ def test_the_trajectory_is_the_states_of_the_model(trained, solver):
 
 def test_the_field_moves_the_state(run):
     states_TLD = run.trajectory("the list")
-    # Euler steps, whose weights are those of their ends.
     h = 1 / run.config.model.num_layers
-    moved_LD = h * run.field(h, states_TLD[:1])[0]
+    moved_LD = h * run.field(0.0, states_TLD[:1])[0]
     np.testing.assert_allclose(states_TLD[1] - states_TLD[0], moved_LD, atol=1e-5)
 
 
@@ -138,6 +137,9 @@ def test_wrong_input_is_refused_in_one_line(run, trained, tmp_path):
     refuses("solver=euler: it has no estimate of its error", run.generate, "a", rtol=1)
     refuses("steps cannot adapt to", heun.generate, "the cat " * 20, rtol=1.0)
     refuses("batch_size: expected 1 or more, got 0", run.evaluate, batch_size=0)
+    refuses("exit_threshold=-1: expected 0 or more", run.evaluate, exit_threshold=-1.0)
+    both = {"rtol": 0.1, "exit_threshold": 0.1}
+    refuses("exit_threshold=0.1: expected 0, as steps adapt", heun.evaluate, **both)
     refuses(r"expected times in \[0, 1\]", run.weights, [1.5])
     refuses("sentence 1 is empty", run.trajectory, " ")
     refuses("max_new_tokens: expected 0 or more", run.generate, "a", max_new_tokens=-1)

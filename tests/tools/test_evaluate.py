@@ -11,6 +11,7 @@ from prepared import prepare_words, random_texts
 from diffeq_former import load
 from diffeq_former.data import sentencepiece_training
 from diffeq_former.inference.perplexity import make_evaluate
+from diffeq_former.inference.solver_steps import at_depth
 from diffeq_former.training.flops import flops_per_token, forward_flops_per_token
 
 TOOL = "evaluate.py"
@@ -55,7 +56,7 @@ def test_other_solvers(tool, trained):
     flags = ("--solver=diffrax:Heun", "--num_steps=4")
     [equal] = figures(tool(TOOL, f"--workdir={trained.workdir}", *flags))
     assert equal.pop("solver") == "diffrax:Heun"
-    model = dataclasses.replace(trained.run.config.model, solver="heun").at_depth(4)
+    model = at_depth(trained.run.config.model, 4, "heun")
     config = dataclasses.replace(trained.run.config, model=model)
     own = make_evaluate(config, trained.dataset, mesh_of())(trained.run.params)
     flops = forward_flops_per_token(model, trained.dataset.seq_len)
@@ -77,6 +78,16 @@ def test_adaptive_steps(tool, trained):
     own, head = (forward_flops_per_token(model, length, n) for n in (None, 0))
     expected = head + evaluations / ours * (own - head)
     assert line["flops_per_token"] == pytest.approx(expected)
+
+
+def test_early_exit(tool, trained):
+    """No change is large: all tokens exit after the first step whose change counts."""
+    at, flags = f"--workdir={trained.workdir}", ("--exit_threshold=99", "--num_steps=4")
+    [line] = figures(tool(TOOL, at, *flags))
+    assert (line["num_steps"], line["mean_num_steps"]) == (4, 2)
+    run = load(trained.workdir)
+    given = run.evaluate(4, exit_threshold=99.0)
+    assert line["loss"] == pytest.approx(given["loss"], rel=1e-5)
 
 
 def test_solvers_that_do_not_suit(refused, trained):

@@ -34,7 +34,8 @@ def expected(trained: LoadedModel, dataset) -> dict[str, float]:
             found[key.format("largest_eigenvalue")] = np.median(np.abs(kept[:, 0]))
     [ids] = next(validation_batches(dataset, batch_size=1))["inputs"]
     states_TLD = sentence_states(trained, Sentence("", tuple(ids), ()))
-    figures = describe(states_TLD, trained.config.interval)
+    times = np.linspace(0, trained.config.interval, len(states_TLD))
+    figures = describe(states_TLD, times)
     excess = figures["cost"] / figures["least_cost"]
     return found | {
         **{f"analysis/{n}": figures[n].mean() for n in ("norm", "speed", "angle")},

@@ -9,12 +9,16 @@ import numpy as np
 import optax
 import pytest
 from accumulation import accumulated, assert_near, batch_of, micro_batches, of_tree
-from cases import OPTIONS, TINY, in_two_lots, params_of
+from cases import (
+    OPTIONS,
+    TINY,
+    in_two_lots,
+    params_of,
+    uneven_grid,
+)
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.grid import sample
-from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.planning.jaxpr_flops import dot_flops
 
 Z_LOSS = 0.01
@@ -57,7 +61,7 @@ def test_accumulation_equals_the_large_batch(model):
     assert_near(gradients, expected, 1e-6)
 
 
-ON_SAMPLED_GRIDS = [
+ON_UNEVEN_GRIDS = [
     {"solver": "midpoint"},
     {"block": "llama", "solver": "lie_trotter"},
     {"solver": "strang", "generate_weights": "per_step"},
@@ -65,13 +69,12 @@ ON_SAMPLED_GRIDS = [
 
 
 @pytest.mark.parametrize(
-    "model", in_two_lots(ON_SAMPLED_GRIDS, ON_SAMPLED_GRIDS[:1].__contains__), ids=str
+    "model", in_two_lots(ON_UNEVEN_GRIDS, ON_UNEVEN_GRIDS[:1].__contains__), ids=str
 )
-def test_accumulation_on_a_sampled_grid(model):
+def test_accumulation_on_an_uneven_grid(model):
     config, batch = config_of(**model), batch_of(4)
     params, c = params_of(config.model), config.model
-    nodes = SOLVERS[c.solver].nodes
-    grid = sample("jittered", jax.random.key(1), c.num_layers, nodes)
+    grid = uneven_grid(c)
     losses, gradients = accumulated(config, params, batch, 2, grid)
     tabulated = config_of(**model | {"generate_weights": "tabulated"})
 
@@ -83,7 +86,7 @@ def test_accumulation_on_a_sampled_grid(model):
     loss, expected = plain(params, grid)
     assert float(losses["loss"] + losses["z_loss"]) == pytest.approx(float(loss), 1e-6)
     assert_near(gradients, expected, 1e-6)
-    other = sample("jittered", jax.random.key(2), c.num_layers, nodes)
+    other = uneven_grid(c, seed=2)
     _, elsewhere = plain(params, other)
     difference = jax.tree.map(jnp.subtract, gradients, elsewhere)
     assert optax.tree.norm(difference) > 0.01 * optax.tree.norm(elsewhere)

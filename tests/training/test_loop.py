@@ -51,10 +51,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
 
 
 @pytest.mark.slow
-def test_sampled_grids_and_depths_resume_as_well(config, dataset, hooks, tmp_path):
+def test_sampled_depths_resume_as_well(config, dataset, hooks, tmp_path):
     config = changed(
         config,
-        depth_grid="jittered",
         depth_steps=(1, 2),
         num_steps=8,
         eval_every=8,

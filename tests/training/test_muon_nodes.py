@@ -26,8 +26,8 @@ C = OptimizerConfig(
     clip_norm=0.0,
 )
 MODELS = {
-    "continuous": dataclasses.replace(TINY, time_embed_dim=8),
-    "segments": dataclasses.replace(TINY, time_segments=TINY.num_layers, base=False),
+    "continuous": dataclasses.replace(TINY, time_embed_dim=8, solver="strang"),
+    "segments": dataclasses.replace(TINY, base=False),
 }
 
 

@@ -31,6 +31,8 @@ TIME_MLP = {
     "kernel_2": ("time_mlp", True),
     "bias_1": ("time_mlp", False),
     "bias_2": ("time_mlp", False),
+    "coefficients": ("time_mlp", True),
+    "initial": ("time_mlp", False),
 }
 UNITS = {
     "gpt": ("qkv", "attention_out", "ff_in", "ff_out"),
@@ -49,9 +51,19 @@ def expected(block: str) -> dict:
 
 
 @pytest.mark.parametrize("block", ["gpt", "llama"])
-@pytest.mark.parametrize("weights", ["hypernetwork", "layer_table", "shared"])
-def test_groups_and_decay_masks(block, weights):
-    params = params_like(dataclasses.replace(TINY, block=block, weights=weights))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {"weights": weights}
+            for weights in ("hypernetwork", "layer_table", "shared")
+        ),
+        *({"time_mlp": time_mlp} for time_mlp in ("table", "ode")),
+    ],
+    ids=str,
+)
+def test_groups_and_decay_masks(block, changes):
+    params = params_like(dataclasses.replace(TINY, block=block, **changes))
     for path, (group, matrix, embedding, everything) in leaves(
         group_of(params),
         decays(params, "matrices"),

@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from accumulation import accumulated, batch_of, micro_batches, of_tree
-from cases import TINY, params_of
+from cases import (
+    TINY,
+    params_of,
+    uneven_grid,
+)
 
 from diffeq_former.analysis import depth
 from diffeq_former.config import Config, ModelConfig, TrainingConfig
 from diffeq_former.models.grid import default_grid
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.grid import MOVES, sample, uniform
-from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training.smoothness import smoothness
 
 PLAIN = {"weights": "layer_table", "solver": "lie_trotter", "num_layers": 2}
@@ -66,23 +68,21 @@ def transport_cost_of(states_TBLD, lengths_T, targets_BL) -> float:
 
 
 @pytest.mark.parametrize(
-    "kind, model",
+    "is_uneven, model",
     [
-        ("jittered", {"solver": "heun"}),
+        (True, {"solver": "heun"}),
         pytest.param(
-            "fixed",
+            False,
             {"block": "llama", "dtype": "bfloat16", "remat": "dots"} | PLAIN,
             marks=pytest.mark.slow,
         ),
     ],
 )
-def test_values(kind, model):
+def test_values(is_uneven, model):
     """Against states that the model sows, and its table."""
     config, batch = config_of(**model), batch_of(ROWS)
     c, params = config.model, params_of(config.model)
-    grid = default_grid(c)
-    if kind in MOVES:
-        grid = sample(kind, jax.random.key(1), c.num_layers, SOLVERS[c.solver].nodes)
+    grid = uneven_grid(c) if is_uneven else default_grid(c)
     losses, _ = accumulated(config, params, batch, 2, grid)
 
     def run(model):
@@ -128,7 +128,7 @@ def test_gradients_are_those_of_finite_differences(x64):
         table = table_of(c, moved)
         states_TBLD = states(c, table, embed(c, moved, batch["inputs"]))
         lengths_T = [c.step_size] * c.num_layers
-        times = uniform(c.num_layers, SOLVERS[c.solver].nodes).times_TS
+        times = default_grid(c).times_TS
         cost = transport_cost_of(states_TBLD, lengths_T, batch["targets"])
         return 0.2 * cost + 0.3 * smoothness_of(table, times)
 
@@ -190,7 +190,7 @@ def test_weights_make_them_smaller():
 @pytest.mark.parametrize("model", [{"num_layers": 1}, {"weights": "shared"}])
 def test_what_does_not_move_has_no_smoothness_to_lose(model):
     c = config_of(**model).model
-    grid = uniform(c.num_layers, SOLVERS[c.solver].nodes)
+    grid = default_grid(c)
     assert smoothness(table_of(c, params_of(c)), grid) == 0
 
 

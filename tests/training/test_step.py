@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import TINY, in_two_lots, mesh_of, params_of
+from cases import TINY, mesh_of, params_of
 
 from diffeq_former.config import Config, ModelConfig, OptimizerConfig, TrainingConfig
 from diffeq_former.distributed.mesh import shard_batch
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.ode.grid import MOVES
 from diffeq_former.training.optimizer import make_schedule
 from diffeq_former.training.parts import partition
 from diffeq_former.training.state import TrainState, make_update
@@ -221,18 +220,6 @@ def continuous(**training) -> Config:
     model = dataclasses.replace(CONFIG.model, **changes)
     settings = dataclasses.replace(CONFIG.training, **training)
     return dataclasses.replace(CONFIG, model=model, training=settings)
-
-
-@pytest.mark.parametrize("kind", in_two_lots(MOVES, "jittered".__eq__))
-def test_grids_are_a_function_of_the_step_and_compile_once(batch, kind):
-    config = continuous(depth_grid=kind)
-    train_step, params = make_train_step(config, mesh_of()), params_of(config.model)
-    losses = []
-    for step in (0, 1, 2, 1):
-        state = new_state(copy(params), step, config)
-        losses.append(float(train_step(state, batch)[1]["loss"]))
-    assert len(set(losses)) == 3 and losses[1] == losses[3]
-    assert train_step.__wrapped__._cache_size() == 1
 
 
 @pytest.mark.slow

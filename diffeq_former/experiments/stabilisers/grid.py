@@ -12,7 +12,7 @@ from diffeq_former.config import (
     TrainingConfig,
     resolve,
 )
-from diffeq_former.config.schema import NormPlacement
+from diffeq_former.config.model_schema import NormPlacement
 from diffeq_former.data.dataset import Dataset
 from diffeq_former.errors import UserError
 from diffeq_former.experiments.stabilisers.models import Model, PlainTransformer

@@ -1,0 +1,25 @@
+"""One hypernetwork for all numbers of steps, and one trained for each.
+
+    python tools/experiment.py comparison --config=configs/small.py \
+        --config.data.path=data/books --study=configs/studies/depths.py \
+        --config.model.d_model=64 --config.model.num_heads=2 \
+        --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/depths
+    python tools/evaluate.py --num_steps=4,5,6,7,8,10,12,16,32 --data=data/held-out \
+        --workdir='runs/depths/finals/sampled,seed=0'
+
+The evaluation is that of a single run; docs/results.md has all of them.
+"""
+
+SAMPLED = "training.depth_steps=4,5,6,7,8,8,8,8,8,8,12,16"
+
+
+def get_study():
+    models = {f"{n} steps": [f"model.num_layers={n}"] for n in (8, 4, 6)}
+    models = {"sampled": [SAMPLED]} | models
+    return {
+        "baseline": "8 steps",
+        "models": models,
+        "search": {name: {} for name in models},
+        "search_settings": [],
+        "final_settings": [],
+    }
