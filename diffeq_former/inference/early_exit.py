@@ -46,27 +46,11 @@ def integrate(
             "exit_threshold: a model with reversible steps has two states for each"
             " token; use a run with another model.backward"
         )
-    single = model.clone(
-        config=dataclasses.replace(c, num_layers=1, horizon=c.interval)
-    )
-
-    def take_step(x_BLD: jax.Array, weights_S: dict, times_S, length) -> jax.Array:
-        _, sown = single.apply(
-            bound,
-            tokens_BL,
-            embedded_BLD=x_BLD,
-            table=jax.tree.map(lambda w: w[None], weights_S),
-            grid=Grid(times_S[None], length[None]),
-            method="hidden",
-            mutable=["intermediates"],
-        )
-        [[after_BLD]] = sown["intermediates"]["depth"]["state"]
-        return after_BLD
 
     def step(carry, given):
         x_BLD, slope_BLD, before_BLD, runs_BL, steps_BL = carry
-        weights_S, times_S, length, rest, number = given
-        after_BLD = take_step(x_BLD, weights_S, times_S, length)
+        *_, length, rest, number = given
+        after_BLD = _step(model, bound, tokens_BL, x_BLD, given[:3])
         new_BLD = (after_BLD - x_BLD) / length.astype(x_BLD.dtype)
         slope_BLD = jnp.where(runs_BL[..., None], new_BLD, slope_BLD)
         x_BLD = x_BLD + length.astype(x_BLD.dtype) * slope_BLD
@@ -84,6 +68,24 @@ def integrate(
     per_step = (table, grid.times_TS, lengths_T, rest_T, jnp.arange(T))
     (x_BLD, *_, steps_BL), _ = jax.lax.scan(step, start, per_step)
     return x_BLD, steps_BL
+
+
+def _step(model: Transformer, bound: dict, tokens_BL, x_BLD, given) -> jax.Array:
+    """Return the state after a step with given weights, times and length."""
+    c, per_step = model.config, jax.tree.map(lambda w: w[None], given)
+    table, times_TS, lengths_T = per_step
+    single = dataclasses.replace(c, num_layers=1, horizon=c.interval)
+    _, sown = model.clone(config=single).apply(
+        bound,
+        tokens_BL,
+        embedded_BLD=x_BLD,
+        table=table,
+        grid=Grid(times_TS, lengths_T),
+        method="hidden",
+        mutable=["intermediates"],
+    )
+    [[after_BLD]] = sown["intermediates"]["depth"]["state"]
+    return after_BLD
 
 
 def _change(model: Transformer, bound: dict, before_BLD, after_BLD) -> jax.Array:
