@@ -1,12 +1,14 @@
 """Coefficients u(t) of the weights as the solution of an ODE of their own.
 
-    du/dt = s D(u, t) (K - K^T) D(u, t) u,   D = 1 + tanh(diag([u, t] G + g)),
+    du/dt = D(u, t) (K - K^T) D(u, t) u,   D = 1 + tanh(diag([u, t] G + g)),
 
-with learned u(0), K, G and g, and the time scale s. The matrix in front of u is
+with learned u(0), K, G and g. The matrix in front of u is
 skew-symmetric: u(t) rotates and keeps its length, as in the flow of weights of
 Choromanski et al. 2020 (ODE to an ODE, arXiv 2006.11421). The weights W(t) then
 follow a trajectory that depends on where it is, as in Zhang et al. 2019 (ANODEV2,
-arXiv 1906.04596), in place of a function of t.
+arXiv 1906.04596), in place of a function of t. K starts with angular velocities up to
+about the time scale, and G small: large gates make the flow chaotic, with gradients
+that are hundreds of times those of all other parameters.
 
 T times, E time embedding, M ODEs, N steps.
 """
@@ -21,16 +23,20 @@ from diffeq_former.models.parameters import Axes, normal
 from diffeq_former.ode.solvers import SOLVERS
 
 STEPS_PER_RADIAN = 2
+GATE_STDDEV = 0.1
 
 
-def parameters(module: nn.Module, M: int, E: int, axes: Axes) -> dict[str, jax.Array]:
+def parameters(
+    module: nn.Module, M: int, E: int, time_scale: float, axes: Axes
+) -> dict[str, jax.Array]:
     """Create u(0), K, G and g of M equations; `axes` are those of the time MLPs."""
     odes, inputs, hidden, out = axes
+    stddev = time_scale * (2 * E) ** -0.5
     shapes = {
         "initial": (E**-0.5, (M, E), (odes, out)),
-        "kernel_1": (1.0, (M, E + 1, E), (odes, inputs, hidden)),
+        "kernel_1": (GATE_STDDEV, (M, E + 1, E), (odes, inputs, hidden)),
         "bias_1": (0.0, (M, E), (odes, hidden)),
-        "kernel_2": ((2 * E) ** -0.5, (M, E, E), (odes, hidden, out)),
+        "kernel_2": (stddev, (M, E, E), (odes, hidden, out)),
     }
     return {name: normal(module, name, *given) for name, given in shapes.items()}
 
@@ -44,7 +50,7 @@ def solve(ode: dict[str, jax.Array], times_T: jax.Array, time_scale: float):
     Args:
       ode: What `parameters` returned.
       times_T: The times.
-      time_scale: The rate s of rotation.
+      time_scale: The fastest rotation, in radians, over depth.
     """
     num_steps = math.ceil(STEPS_PER_RADIAN * time_scale)
     h = 1 / num_steps
@@ -54,7 +60,7 @@ def solve(ode: dict[str, jax.Array], times_T: jax.Array, time_scale: float):
         of_u_ME = _product(u_ME, ode["kernel_1"][:, :-1])
         of_t_ME = t * ode["kernel_1"][:, -1]
         gates_ME = 1 + jnp.tanh(of_u_ME + of_t_ME + ode["bias_1"])
-        return time_scale * gates_ME * _product(gates_ME * u_ME, skew_MEE)
+        return gates_ME * _product(gates_ME * u_ME, skew_MEE)
 
     def step(u_ME, n):
         def term(node: int, u_ME: jax.Array) -> jax.Array:

@@ -45,7 +45,7 @@ class TimeMLPs(nn.Module):
         second = 0.02 if c.initialization == "authors" else E**-0.5
         mlps, features, hidden, out = MLP_AXES
         if c.time_mlp == "ode":
-            return coefficient_ode.parameters(self, M, E, MLP_AXES)
+            return coefficient_ode.parameters(self, M, E, c.time_scale, MLP_AXES)
         if c.time_mlp == "table":
             shape, axes = (M, c.segments, E), (mlps, "layers", out)
             return {"coefficients": normal(self, "coefficients", second, shape, axes)}

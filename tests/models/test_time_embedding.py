@@ -101,7 +101,7 @@ def rotating(E: int = 4, time_scale: float = 3.0):
     def slope(t, u_ME):
         inputs = np.concatenate([u_ME, np.full((len(u_ME), 1), t)], axis=1)
         D = 1 + np.tanh(np.einsum("mi,mie->me", inputs, G) + g)
-        return time_scale * D * np.einsum("me,mef->mf", D * u_ME, K - K.swapaxes(1, 2))
+        return D * np.einsum("me,mef->mf", D * u_ME, K - K.swapaxes(1, 2))
 
     return config, ode, slope
 
