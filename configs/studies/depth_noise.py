@@ -7,7 +7,8 @@
         --config.data.path=data/one-novel --study=configs/studies/depth_noise.py \
         --config.model.d_model=64 --config.model.num_heads=2 \
         --config.training.num_steps=700 --config.training.eval_every=100 \
-        --num_seeds=3 --num_parallel=2 --output=runs/depth_noise
+        --held_out=data/held-out --num_seeds=3 --num_parallel=2 \
+        --output=runs/depth_noise
 
 The 700 steps are about eight epochs.
 """
