@@ -4,10 +4,10 @@
         --config.data.path=data/books --study=configs/studies/depths.py \
         --config.model.d_model=64 --config.model.num_heads=2 \
         --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/depths
-    python tools/evaluate.py --num_steps=4,5,6,7,8,10,12,16,32 --data=data/held-out \
+    python tools/evaluate.py --num_steps=4,5,6,7,8,10,12,14,16,32 \
         --workdir='runs/depths/finals/sampled,seed=0'
 
-The evaluation is that of a single run; docs/results.md has all of them.
+The second command evaluates one of the runs in other numbers of steps.
 """
 
 SAMPLED = "training.depth_steps=4,5,6,7,8,8,8,8,8,8,12,16"
