@@ -1,4 +1,4 @@
-"""What computes u(t): MLPs, or an ODE of its own.
+"""The coefficients u(t) by MLPs, and as the solution of an ODE.
 
     python tools/experiment.py comparison --config=configs/small.py \
         --config.data.path=data/books --study=configs/studies/coefficients.py \

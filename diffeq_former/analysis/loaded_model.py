@@ -13,11 +13,10 @@ from diffeq_former.config import ModelConfig
 from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.grid import default_grid
+from diffeq_former.models.grid import default_grid, with_equal_steps
 from diffeq_former.models.transformer import Transformer, outer_params
-from diffeq_former.models.weight_specs import with_step_lengths
 from diffeq_former.ode.grid import Grid, stage_times
+from diffeq_former.ode.solvers import get_solver
 
 START = "[start]"  # label of the tokens that open a document
 
@@ -52,12 +51,7 @@ class LoadedModel:
 
         It is that of steps of equal length: where lengths differ, they are absorbed.
         """
-        table, lengths_T = self._tabulate(None), default_grid(self.config).lengths_T
-        if lengths_T is None:
-            return table
-        specs = BLOCKS[self.config.block].weight_specs(self.config)
-        relative_T = self.config.num_layers * np.asarray(lengths_T)
-        return jax.device_get(with_step_lengths(specs, table, relative_T))
+        return jax.device_get(with_equal_steps(self.config, self._tabulate(None)))
 
     @property
     def is_continuous(self) -> bool:
@@ -80,7 +74,7 @@ class LoadedModel:
                 f"--num_times={num_times}: {self.name} has weights only for its"
                 f" {c.num_layers} layers; leave it out"
             )
-        return np.asarray(stage_times(num_times, (1.0,)))[:, 0]
+        return np.asarray(stage_times(num_times, get_solver(c.solver).nodes))[:, -1]
 
     def weights_at(self, times_T: np.ndarray) -> dict:
         """Return the weights at the given times: arrays with a leading axis T.

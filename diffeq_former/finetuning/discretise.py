@@ -11,11 +11,9 @@ from diffeq_former.config import Config, ModelConfig
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import write_run
-from diffeq_former.models.blocks import BLOCKS
-from diffeq_former.models.grid import default_grid
+from diffeq_former.models.grid import with_equal_steps
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
-from diffeq_former.models.weight_specs import with_step_lengths
 from diffeq_former.ode.solvers import SOLVERS
 from diffeq_former.training import run_directory, state
 
@@ -57,11 +55,8 @@ def discrete_params(c: ModelConfig, params: dict, num_steps: int) -> dict:
         c.at_depth(num_steps), generate_weights="tabulated", dtype="float32"
     )
     table = Transformer(exact).apply({"params": params}, method="tabulate")
-    weights = jax.tree.map(lambda w: w[:, 0], table)
-    lengths_T = default_grid(exact).lengths_T
-    if lengths_T is not None:  # the layers of a layer_table have one step size
-        specs = BLOCKS[c.block].weight_specs(exact)
-        weights = with_step_lengths(specs, weights, num_steps * lengths_T)
+    # The layers of a layer_table have one step size.
+    weights = with_equal_steps(exact, jax.tree.map(lambda w: w[:, 0], table))
     return params | {"weights": weights}
 
 

@@ -60,8 +60,8 @@ def integrate(
         return (x_BLD, slope_BLD, end_BLD, runs_on_BL, steps_BL + runs_BL), None
 
     x_BLD = model.apply(bound, tokens_BL, method="embed")
-    counts_BL = jnp.zeros(tokens_BL.shape)
-    start = (x_BLD, jnp.zeros_like(x_BLD), x_BLD, counts_BL == 0, counts_BL)
+    runs_BL, steps_BL = jnp.ones(tokens_BL.shape, bool), jnp.zeros(tokens_BL.shape)
+    start = (x_BLD, jnp.zeros_like(x_BLD), x_BLD, runs_BL, steps_BL)
     T, lengths_T = c.num_layers, grid.lengths_T
     lengths_T = jnp.full(T, 1 / T) if lengths_T is None else lengths_T
     rest_T = 1 - jnp.cumsum(lengths_T)

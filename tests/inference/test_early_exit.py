@@ -23,7 +23,7 @@ def found(config, threshold):
 
 
 def expected(config, threshold):
-    """Of the vector field in steps of Euler; and which tokens have exited, by step."""
+    """Return states and exit steps, by Euler steps along the vector field."""
     bound, tokens_BL = {"params": params_of(config)}, tokens_of(config)
     apply, L = Transformer(config).apply, config.num_layers
 

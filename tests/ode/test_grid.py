@@ -31,7 +31,7 @@ def test_as_many_steps_as_segments_are_the_uniform_grid(num_segments):
 @pytest.mark.parametrize("num_segments", [1, 2, 3, T, 12])
 def test_steps_keep_to_the_segments(num_segments):
     """A step is a part of one piece or covers some; the times are of where it begins"""
-    # The first piece is cut at four times as many, again at six.
+    # The first segment is split at four times as many steps, and again at six.
     near = [n * num_segments + more for n in (3, 4, 6) for more in (-1, 0, 1, 2)]
     for num_steps in {*range(1, 2 * num_segments + 2), *near} - {num_segments}:
         grid = on_segments(num_steps, num_segments, 3)

@@ -9,13 +9,7 @@ import numpy as np
 import optax
 import pytest
 from accumulation import accumulated, assert_near, batch_of, micro_batches, of_tree
-from cases import (
-    OPTIONS,
-    TINY,
-    in_two_lots,
-    params_of,
-    uneven_grid,
-)
+from cases import OPTIONS, TINY, in_two_lots, params_of, uneven_grid
 
 from diffeq_former.config import Config, TrainingConfig
 from diffeq_former.models.transformer import Transformer

@@ -8,11 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from accumulation import accumulated, batch_of, micro_batches, of_tree
-from cases import (
-    TINY,
-    params_of,
-    uneven_grid,
-)
+from cases import TINY, params_of, uneven_grid
 
 from diffeq_former.analysis import depth
 from diffeq_former.config import Config, ModelConfig, TrainingConfig
