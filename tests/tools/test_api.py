@@ -7,6 +7,7 @@ import sys
 
 import jax
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from runs import ROOT
@@ -166,6 +167,6 @@ def test_the_documentation_runs(trained, code_of, monkeypatch):
     code = code.replace("It was the best of times", "the list").replace("=50", "=8")
     names = {}
     exec(compile(code, "documentation", "exec"), names)
-    matplotlib.pyplot.close("all")
+    plt.close("all")
     assert isinstance(names["run"], diffeq_former.Run)
     assert names["values_TNM"].dtype == complex
