@@ -162,8 +162,7 @@ class Run(LoadedRun):
 
         Raises:
           UserError: If the solver has no estimate of its error, the tolerance is out of
-            range or needs too many steps, a text is too long, or the model is a
-            layer_table.
+            range or needs too many steps, or a text is too long.
         """
         before = self.tokenizer.before
         contexts = [[*before, *self.tokenizer.encode(text)] for text in texts]
@@ -175,9 +174,6 @@ class Run(LoadedRun):
         Args:
           t: Depth in [0, 1].
           x_BLD: States of sequences from their first position on.
-
-        Raises:
-          UserError: If the model is a layer_table, which has no weights between layers.
         """
         return self.model.apply({"params": self.params}, t, x_BLD, method="field")
 
@@ -193,8 +189,7 @@ class Run(LoadedRun):
           `scale` and `shift`.
 
         Raises:
-          UserError: If a time is outside [0, 1], or times are given for a layer_table,
-            which has weights only at its layers.
+          UserError: If a time is outside [0, 1].
         """
         trained = self.for_analysis
         times_T = trained.times(None) if times is None else np.array(times, np.float32)

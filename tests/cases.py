@@ -113,9 +113,11 @@ def covering() -> list[ModelConfig]:
         ("llama", "layer_table", "strang"),
         ("llama", "hypernetwork", "midpoint"),
         ("gpt", "shared", "midpoint"),
+        ("gpt", "layer_table", "midpoint"),
         ("gpt", "shared", "heun"),
         ("llama", "hypernetwork", "rk4"),
         ("gpt", "shared", "rk4"),
+        ("gpt", "layer_table", "rk4"),
     )
     return [*(model(*names) for names in usual), *stabilised(), *at_other_depths()]
 
@@ -140,8 +142,9 @@ def stabilised() -> list[ModelConfig]:
 
 def at_other_depths() -> list[ModelConfig]:
     """In fewer steps than trained, and in more."""
-    llama = dataclasses.replace(TINY, block="llama", solver="heun")
-    return [TINY.at_depth(2), llama.at_depth(5)]
+    llama = model("llama", "hypernetwork", "heun")
+    plain = model("gpt", "layer_table", "heun")
+    return [TINY.at_depth(2), llama.at_depth(5), plain.at_depth(5)]
 
 
 def uneven_grid(c: ModelConfig, seed: int = 1) -> Grid:

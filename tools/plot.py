@@ -162,11 +162,6 @@ def convergence(
     if workdir[1:]:
         raise UserError(f"--workdir={workdir[1]}: convergence takes one run")
     own = run_directory.read_config(Path(folder))
-    if own.model.weights == "layer_table":
-        raise UserError(
-            f"{folder} is a layer_table, which is no flow: it has no weights"
-            " between its layers; use a run with other model.weights"
-        )
     if own.model.stabilisers.residual != 1 or own.model.stabilisers.norm == "post":
         raise UserError(
             f"{folder} has {own.model.stabilisers}, with which its steps near"

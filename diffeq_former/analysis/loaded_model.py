@@ -55,43 +55,27 @@ class LoadedModel:
 
     @property
     def is_continuous(self) -> bool:
-        """Whether the model has weights between the times of its grid."""
+        """Whether the weights change within a step of training."""
         return self.config.weights != "layer_table"
 
     def times(self, num_times: int | None) -> np.ndarray:
         """Return the last stage time, in [0, 1], of each of `num_times` steps.
 
         For None or the model's number of layers, these are the times used in training.
-
-        Raises:
-          UserError: If the model has no weights for that number of steps.
         """
         c = self.config
         if num_times in (None, c.num_layers):
-            return np.asarray(default_grid(c).times_TS[:, -1])
-        if not self.is_continuous:
-            raise UserError(
-                f"--num_times={num_times}: {self.name} has weights only for its"
-                f" {c.num_layers} layers; leave it out"
-            )
-        return np.asarray(stage_times(num_times, get_solver(c.solver).nodes))[:, -1]
+            return default_grid(c).times_TS[:, -1]
+        return stage_times(num_times, get_solver(c.solver).nodes)[:, -1]
 
     def weights_at(self, times_T: np.ndarray) -> dict:
         """Return the weights at the given times: arrays with a leading axis T.
 
         Raises:
-          UserError: If a time is outside [0, 1], or the model has weights only at its
-            layers and these are not their times.
+          UserError: If a time is outside [0, 1].
         """
         if not np.all((times_T >= 0) & (times_T <= 1)):
             raise UserError(f"times={list(times_T)}: expected times in [0, 1]")
-        if self.config.weights == "layer_table" and not np.array_equal(
-            times_T, self.times(None)
-        ):
-            raise UserError(
-                f"times={list(times_T)}: {self.name} is a layer_table, which has"
-                " weights only at its layers; leave it out"
-            )
         table = self._tabulate(Grid(jax.numpy.asarray(times_T)[:, None], None))
         return jax.tree.map(lambda w: w[:, 0], table)
 

@@ -14,7 +14,7 @@ from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.training.flops import forward_flops_per_token, weights_per_token
 
-DEPTHS = (0.5, 0.75, 1.0, 1.5, 2.0)  # relative to a continuous model's num_layers
+DEPTHS = (0.5, 0.75, 1.0, 1.5, 2.0)  # relative to num_layers
 
 
 def settings(config: Config) -> str:
@@ -60,10 +60,7 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
       seq_len: Sequence length of the data.
       folder: Folder for the plot.
     """
-    own = config.model.num_layers
-    depths = {own}
-    if config.model.weights != "layer_table":
-        depths = {max(1, round(part * own)) for part in DEPTHS}
+    depths = {max(1, round(part * config.model.num_layers)) for part in DEPTHS}
     rows = []
     for num_steps in sorted(depths):
         model = config.model.at_depth(num_steps)

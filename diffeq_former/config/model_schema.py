@@ -151,13 +151,15 @@ class ModelConfig:
     def segments(self) -> int:
         """Number of equal segments of depth on which W(t) is constant, or 0.
 
-        By default these are the steps of euler and lie_trotter, which evaluate W(t)
-        once in a step, at its end. `at_depth` keeps them at other numbers of steps, as
-        W(t) between two trained times is a mixture that was never trained. With other
-        solvers and with shared weights there are none.
+        Those of a layer_table are its layers. By default, those of a hypernetwork are
+        the steps of euler and lie_trotter, which evaluate W(t) once in a step, at its
+        end. `at_depth` keeps them at other numbers of steps, as W(t) between two
+        trained times is a mixture that was never trained. A hypernetwork with another
+        solver and shared weights have none.
         """
         once = self.weights != "shared" and get_solver(self.solver).order == 1
-        return self.time_segments or (self.num_layers if once else 0)
+        of_steps = once or self.weights == "layer_table"
+        return self.time_segments or (self.num_layers if of_steps else 0)
 
     @property
     def step_size(self) -> float:

@@ -68,13 +68,8 @@ def _validate_rotations(c: ModelConfig) -> None:
 
 def check_solver(c: ModelConfig) -> None:
     """Raise UserError if the solver does not exist or cannot integrate the model."""
+    get_solver(c.solver)
     residual, norm = c.stabilisers.residual, c.stabilisers.norm
-    if len(get_solver(c.solver).nodes) > 1 and c.weights == "layer_table":
-        raise UserError(
-            f"config.model.solver: {c.solver} evaluates the field between the grid "
-            "points, where a layer_table has no weights; use euler, lie_trotter or "
-            "strang, or another model.weights"
-        )
     if residual != 1 and c.solver not in ("euler", "lie_trotter"):
         raise UserError(
             f"config.model.stabilisers.residual: {c.solver} evaluates a term more than"

@@ -86,12 +86,6 @@ def _validate_depth(config: Config) -> None:
     if not given:
         nothing = "0 without training.depth_steps"
         require(start == 0, "training.depth_steps_from", nothing, start)
-        return
-    if config.model.weights == "layer_table":
-        raise UserError(
-            f"config.training.depth_steps: a layer_table has weights for a single"
-            f" depth, got {given}; use (), or use another model.weights"
-        )
 
 
 def _validate_smoothness(config: Config) -> None:

@@ -51,8 +51,8 @@ def export_run(
       output: The new folder, which must not exist; written atomically.
       mesh: Mesh on which the arrays are computed.
       dtype: Type of the tensors, float32 or bfloat16.
-      num_steps: Number of layers to discretise a continuous model into; None: its own
-        number of steps.
+      num_steps: Number of layers to discretise the model into; None: its own number of
+        steps.
 
     Raises:
       UserError: If the run cannot be read or discretised or has adapters, or if the
@@ -61,14 +61,14 @@ def export_run(
     """
     source = run_directory.read_config(workdir).model
     check_is_merged(source, workdir)
-    continuous = source.weights != "layer_table" or num_steps is not None
+    discretised = source.weights != "layer_table" or num_steps is not None
     num_steps = source.num_layers if num_steps is None else num_steps
-    model = discrete_model(source, num_steps) if continuous else source
+    model = discrete_model(source, num_steps) if discretised else source
     architecture = of_model(model)
     with atomic_directory(output) as folder:
         run = run_directory.load(workdir, mesh)
         params = run.params
-        if continuous:
+        if discretised:
             discretise = jax.jit(lambda p: discrete_params(source, p, num_steps))
             params = on_mesh(mesh, discretise)(params)
         if architecture is OWN:

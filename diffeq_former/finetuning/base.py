@@ -80,8 +80,8 @@ def validate_adapters(c: ModelConfig) -> None:
 def first_state(config: Config, mesh: Mesh) -> TrainState:
     """Return the state before the first step, from the base's latest checkpoint.
 
-    A continuous base is discretised if the config asks for a layer_table. Adapters are
-    initialised from the seed.
+    The base is discretised if the config has a layer_table of other weights. Adapters
+    are initialised from the seed.
 
     Raises:
       UserError: If the base has no checkpoint that can be loaded.
@@ -90,7 +90,7 @@ def first_state(config: Config, mesh: Mesh) -> TrainState:
     base_model, c = run.config.model, config.model
     plain = dataclasses.replace(config, model=c.without_adapters())
     params = run.params
-    if base_model.weights != c.weights:
+    if (base_model.weights, base_model.num_layers) != (c.weights, c.num_layers):
         discretise = jax.jit(
             lambda params: discrete_params(base_model, params, c.num_layers),
             out_shardings=state.shardings(plain, mesh).params,
@@ -108,7 +108,7 @@ def _started_run(workdir: Path) -> Config | None:
 
 
 def _base_model(base: Path, config: Config, dataset: Dataset) -> ModelConfig:
-    """Return the base's model, discretised if the config asks for that."""
+    """Return the base's model, discretised if num_steps or adapters ask for that."""
     model = run_directory.read_config(base).model
     _check_tokens(base, model, dataset)
     check_is_merged(model, base)
@@ -116,14 +116,6 @@ def _base_model(base: Path, config: Config, dataset: Dataset) -> ModelConfig:
         max_len = max(model.max_len, dataset.seq_len)
         model = dataclasses.replace(model, max_len=max_len)
     num_steps = config.finetune.num_steps
-    if model.weights == "layer_table":
-        if num_steps not in (0, model.num_layers):
-            raise UserError(
-                f"config.finetune.num_steps: {base} is a layer_table of"
-                f" {model.num_layers} layers, with no weights between them; use 0, or a"
-                f" base with other model.weights, got {num_steps}"
-            )
-        return model
     if not num_steps and not config.model.lora_rank:
         return model
     return discrete_model(model, num_steps or model.num_layers)

@@ -1,4 +1,4 @@
-"""Discretisation of a continuous model: its weights on a grid become a layer_table."""
+"""Discretisation of a model: its weights on a grid become a layer_table."""
 
 import dataclasses
 from pathlib import Path
@@ -11,6 +11,7 @@ from diffeq_former.config import Config, ModelConfig
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning import write_run
+from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.grid import with_equal_steps
 from diffeq_former.models.remat import WITHOUT_WEIGHTS
 from diffeq_former.models.transformer import Transformer
@@ -19,22 +20,19 @@ from diffeq_former.training import run_directory, state
 
 
 def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
-    """Return the layer_table that computes a continuous model in `num_steps` steps.
+    """Return the layer_table that computes a model in `num_steps` steps.
 
     The horizon stays, so each layer keeps the step size horizon / num_steps.
 
     Raises:
-      UserError: If the number of steps is invalid, the model is a layer_table already,
-        or its solver evaluates weights at several times per step.
+      UserError: If the number of steps is invalid, or the model's solver needs weights
+        at several times per step.
     """
     if num_steps < 1:
         raise UserError(f"num_steps: expected 1 or more, got {num_steps}")
-    if c.weights == "layer_table":
-        raise UserError(
-            f"this model is a layer_table already, of {c.num_layers} layers, with no"
-            " weights between them; use a run with other model.weights"
-        )
-    if len(SOLVERS[c.solver].nodes) > 1:
+    if c.weights == "layer_table" and num_steps == c.num_layers:
+        return c
+    if len(SOLVERS[c.solver].nodes) > 1 and not c.segments:
         raise UserError(
             f"this model's solver is {c.solver}, whose steps need weights at several"
             " times, but a layer has those of one; use a run with euler, lie_trotter or"
@@ -50,7 +48,7 @@ def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
 
 
 def discrete_params(c: ModelConfig, params: dict, num_steps: int) -> dict:
-    """Return the parameters of `discrete_model` from those of the continuous model."""
+    """Return the parameters of `discrete_model` from those of the model."""
     exact = dataclasses.replace(
         c.at_depth(num_steps), generate_weights="tabulated", dtype="float32"
     )
@@ -67,7 +65,7 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
     is fresh.
 
     Args:
-      workdir: The folder of the continuous run.
+      workdir: The folder of the run.
       num_steps: Number of solver steps, each of which becomes a layer.
       output: The folder of the new run, which must not exist; written atomically.
       mesh: Mesh on which the arrays are computed.
@@ -76,9 +74,11 @@ def discretise_run(workdir: Path, num_steps: int, output: Path, mesh: Mesh) -> C
       The config of the new run.
 
     Raises:
-      UserError: If the run cannot be read or discretised, or `output` exists.
+      UserError: If the run cannot be read or discretised or has adapters, or `output`
+        exists.
     """
     source = run_directory.read_config(workdir)
+    check_is_merged(source.model, workdir)
     config = dataclasses.replace(
         write_run.without_finetuning(source),
         model=discrete_model(source.model, num_steps),

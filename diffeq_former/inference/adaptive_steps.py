@@ -52,8 +52,8 @@ def adapt(
 
     Raises:
       UserError: If the solver has no estimate of its error, the tolerance is out of
-        range or needs too many steps, a sequence is longer than the model's `max_len`,
-        or the model is a layer_table.
+        range or needs too many steps, or a sequence is longer than the model's
+        `max_len`.
     """
     solver, longest = adaptive_solver(model, rtol), max(map(len, contexts))
     if longest > model.max_len:

@@ -4,8 +4,6 @@ import dataclasses
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.config.model_validation import check_solver
-from diffeq_former.config.ranges import check_solver_steps
-from diffeq_former.errors import UserError
 
 
 def at_depth(
@@ -20,16 +18,9 @@ def at_depth(
 
     Raises:
       UserError: If the number is out of range, there is no such solver, or the model
-        has no weights for them or cannot take its steps.
+        cannot take its steps.
     """
     num_steps = model.num_layers if num_steps is None else num_steps
-    check_solver_steps(num_steps)
-    if model.weights == "layer_table" and num_steps != model.num_layers:
-        raise UserError(
-            f"num_steps={num_steps}: this model is a layer_table, which has "
-            f"weights at its {model.num_layers} layers and none between them; use "
-            f"num_steps={model.num_layers}, or a run with other model.weights"
-        )
     model = model.at_depth(num_steps)
     if solver is not None:
         model = dataclasses.replace(model, solver=solver)

@@ -33,13 +33,8 @@ class Draft:
         """Return the config of the draft model for the full model `c`.
 
         Raises:
-          UserError: If the model is a layer_table, or a setting is out of range.
+          UserError: If a setting is out of range.
         """
-        if c.weights == "layer_table":
-            raise UserError(
-                "draft_steps: this model is a layer_table, with no weights between its"
-                " layers, so it cannot draft in fewer steps; leave it out"
-            )
         if not 1 <= self.num_steps <= c.num_layers:
             raise UserError(
                 f"draft_steps: expected 1 to {c.num_layers}, the model's own number of "

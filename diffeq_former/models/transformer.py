@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.errors import UserError
 from diffeq_former.hardware import CPU, Hardware
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.depth import depth_module, initial_state, solution
@@ -143,16 +142,8 @@ class Transformer(nn.Module):
             segment that begins there.
           x_BLD: The state.
           tokens_BL: Token ids, for a model with `document_masking`.
-
-        Raises:
-          UserError: If the model is a layer_table.
         """
         c = self.config
-        if c.weights == "layer_table":
-            raise UserError(
-                "a layer_table has no weights between its layers, and so no vector"
-                " field; use its own solver, or a run with other model.weights"
-            )
         if c.segments:
             t = segment_time(t, c.segments)
         grid = Grid(jnp.reshape(t, (1, 1)).astype(jnp.float32), None)

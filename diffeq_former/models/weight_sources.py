@@ -11,6 +11,7 @@ from typing import Protocol
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.models.hypernetwork import Hypernetwork
@@ -18,6 +19,7 @@ from diffeq_former.models.init_scale import kernel_stddev
 from diffeq_former.models.lora import adapter, is_adapted, scale
 from diffeq_former.models.parameters import norm_parameters, normal
 from diffeq_former.models.weight_specs import NormSpec, WeightSpec, WeightSpecs
+from diffeq_former.ode.grid import segment_ending_at
 
 
 class WeightSource(Protocol):
@@ -32,7 +34,10 @@ class WeightSource(Protocol):
 
 
 class LayerTable(nn.Module):
-    """Separate weights for each step, as in a plain transformer."""
+    """Separate weights for each layer, as in a plain transformer.
+
+    As a function of time, W(t) is constant on segments of depth, one per layer.
+    """
 
     config: ModelConfig
     specs: WeightSpecs
@@ -41,7 +46,7 @@ class LayerTable(nn.Module):
     def __call__(self) -> dict:
         c = self.config
         return {
-            name: _Stored(c, spec, (c.num_layers,), name=name)()
+            name: _Stored(c, spec, (c.segments,), name=name)()
             for name, spec in self.specs.items()
         }
 
@@ -49,10 +54,11 @@ class LayerTable(nn.Module):
     def tabulate(
         c: ModelConfig, specs: WeightSpecs, parameters, times_T: jax.Array
     ) -> dict:
-        assert times_T.shape == (c.num_layers,), (
-            "a layer table has weights only at its layers"
-        )
-        return _cast(c, parameters)
+        layers_T = segment_ending_at(times_T, c.segments)
+        table = _cast(c, parameters)
+        if _is_range(layers_T, c.segments):
+            return table  # without a copy
+        return jax.tree.map(lambda w: w[layers_T], table)
 
 
 class Shared(nn.Module):
@@ -105,6 +111,11 @@ class _Stored(nn.Module):
         if is_adapted(self.config, self.name):
             stored |= adapter(self, self.config.lora_rank, spec, leading, layers)
         return stored
+
+
+def _is_range(index_T, n: int) -> bool:
+    """Return whether it is known at compilation that the indices are 0, ..., n - 1."""
+    return isinstance(index_T, np.ndarray) and np.array_equal(index_T, np.arange(n))
 
 
 def _cast(c: ModelConfig, parameters) -> dict:

@@ -14,8 +14,8 @@ import numpy as np
 class Grid(NamedTuple):
     """Consecutive steps that cover [0, 1]; both arrays are float32."""
 
-    times_TS: jax.Array  # at which steps evaluate the vector field
-    lengths_T: jax.Array | None  # None: all lengths are 1 / T
+    times_TS: np.ndarray | jax.Array  # at which steps evaluate the vector field
+    lengths_T: np.ndarray | jax.Array | None  # None: all lengths are 1 / T
 
 
 def uniform(num_steps: int, nodes: Sequence[float]) -> Grid:
@@ -23,13 +23,13 @@ def uniform(num_steps: int, nodes: Sequence[float]) -> Grid:
     return Grid(stage_times(num_steps, nodes), None)
 
 
-def stage_times(num_steps: int, nodes: Sequence[float]) -> jax.Array:
+def stage_times(num_steps: int, nodes: Sequence[float]) -> np.ndarray:
     """Return the times (k + node) / num_steps of all steps k and nodes, [T, S].
 
     They are computed in float64 and rounded to float32 once, so that t = 1 is exact.
     """
     steps = np.arange(num_steps)[:, None] + np.asarray(nodes)[None, :]
-    return jnp.asarray(steps / num_steps, jnp.float32)
+    return (steps / num_steps).astype(np.float32)
 
 
 # Another segment has this many times the steps of the first. The first step turns
@@ -69,11 +69,11 @@ def on_points(points_T1, nodes: Sequence[float], num_segments: int = 0) -> Grid:
     node_1S = np.asarray(nodes, np.float32)[None]
     if num_segments:
         ends_T1 = _right_ends(left_T1 * num_segments) / num_segments
-        times_TS = jnp.broadcast_to(ends_T1, (len(ends_T1), len(nodes)))
+        times_TS = np.broadcast_to(ends_T1, (len(ends_T1), len(nodes)))
     else:
         times_TS = (1 - node_1S) * left_T1 + node_1S * right_T1  # exact at both ends
     lengths_T = (right_T1 - left_T1)[:, 0]
-    return Grid(jnp.asarray(times_TS, jnp.float32), jnp.asarray(lengths_T, jnp.float32))
+    return Grid(times_TS.astype(np.float32), lengths_T.astype(np.float32))
 
 
 def segment_time(t: jax.Array, num_segments: int) -> jax.Array:
@@ -86,12 +86,24 @@ def segment_time(t: jax.Array, num_segments: int) -> jax.Array:
     return right / num_segments
 
 
+def segment_ending_at(times_T, num_segments: int):
+    """Return the numbers from 0 of the segments that times belong to as right ends.
+
+    These are the times of `on_segments`. Other times belong to the segment they are in.
+    """
+    return (times_T * num_segments - _ROUNDING).astype(np.int32)
+
+
+# How far a boundary of segments may be rounded, in units of a segment.
+_ROUNDING = 1e-3
+
+
 def _right_ends(points):
     """Return the right ends of the segments in which steps begin at these points.
 
     Both are in units of a segment.
     """
-    return (points + 1e-6) // 1 + 1
+    return (points + _ROUNDING) // 1 + 1
 
 
 def _step_boundaries(num_steps: int, num_segments: int) -> np.ndarray:

@@ -19,7 +19,7 @@ def num_matrices(config: Config, sizes: Sizes) -> tuple[int, int]:
       zeros); and the number that every device computes.
     """
     name, c = config.optimizer.name, config.model
-    distributed, on_each = c.num_layers, 0
+    distributed, on_each = c.segments, 0
     if name == "adamw":
         return 0, 0
     if c.weights == "shared":

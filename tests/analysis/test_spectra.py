@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from cases import TINY, mesh_of, params_of
@@ -15,7 +16,6 @@ from diffeq_former.analysis.spectra import (
     signed_sum,
     singular_values,
 )
-from diffeq_former.errors import UserError
 
 RANDOM = np.random.default_rng(0)
 
@@ -152,8 +152,13 @@ def test_times_of_as_many_steps_as_layers_are_those_of_the_model(solver):
             np.testing.assert_array_equal(weights[name][key], own_TS[:, 0])
 
 
-def test_a_layer_table_has_its_layers_only():
+def test_a_layer_table_is_constant_on_its_layers():
     model = trained(weights="layer_table", solver="lie_trotter")
     assert len(model.times(None)) == len(model.times(3)) == 3
-    with pytest.raises(UserError, match="--num_times=4: run has weights only for its"):
-        model.times(4)
+    times_T = np.array([0, 0.2, 1 / 3, 0.34, 2 / 3, 0.9, 1], "f4")
+    found, own = model.weights_at(times_T), model.weights_at(model.times(None))
+    jax.tree.map(
+        lambda x, w: np.testing.assert_array_equal(x, w[[0, 0, 0, 1, 1, 2, 2]]),
+        found,
+        own,
+    )

@@ -104,10 +104,6 @@ REFUSALS = [
     ),
     ({"model.num_kv_heads": 4}, "the gpt block has one fused query-key-value map"),
     (
-        {"model.weights": "layer_table", "model.solver": "rk4"},
-        "rk4 evaluates the field between the grid points, where a layer_table has no",
-    ),
-    (
         {"model.weights": "layer_table", "model.generate_weights": "per_step"},
         "a layer_table stores its weights, so there is nothing to generate per_step",
     ),
@@ -153,10 +149,6 @@ REFUSALS = [
     (
         {"training.depth_steps": "6,8"},
         "config.training.depth_steps: expected a tuple of int, got '6,8' (str)",
-    ),
-    (
-        {"training.depth_steps": (6, 12), "model.weights": "layer_table"},
-        "depth_steps: a layer_table has weights for a single depth, got (6, 12);",
     ),
     ({"finetune.num_steps": -1}, "num_steps: expected 0 or"),
     (

@@ -55,11 +55,13 @@ def logits_of(model: ModelConfig, params: dict):
     return jax.jit(Transformer(model).apply)({"params": params}, tokens_of(model))
 
 
-def test_adapters_start_as_the_base_in_layers(bases, dataset, tmp_path):
-    base, depth = bases / "continuous", 5
+@pytest.mark.parametrize("name", ["continuous", "plain"])
+def test_adapters_start_as_the_base_in_layers(bases, dataset, tmp_path, name):
+    base, depth = bases / name, 5
+    own = run_directory.read_config(base).model
     config = complete(wish(base, LORA, depth), tmp_path / "new", dataset)
     assert (config.model.weights, config.model.num_layers) == ("layer_table", depth)
-    assert config.model.step_size == 1 / depth
+    assert config.model.step_size == own.interval / depth
     params = first_state(config, mesh_of()).params
     discretise_run(base, depth, tmp_path / "cut", mesh_of())
     cut = run_directory.load(tmp_path / "cut", mesh_of())
@@ -69,7 +71,7 @@ def test_adapters_start_as_the_base_in_layers(bases, dataset, tmp_path):
         assert not np.any(added.get("lora_b", 0)), name
     jax.tree.map(np.testing.assert_array_equal, params, cut.params)
     found = logits_of(cut.config.model, params)
-    expected = logits_of(CONTINUOUS.at_depth(depth), params_of(CONTINUOUS))
+    expected = logits_of(own.at_depth(depth), params_of(own))
     scale = np.abs(expected).max()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
 
@@ -141,12 +143,6 @@ def test_a_run_that_has_begun_needs_its_base_no_more(bases, dataset, tmp_path):
 
 WRONG = {
     "no run": ("missing", LORA, 0, "missing is not a run: it has no config.json"),
-    "depth of a table": (
-        "plain",
-        LORA,
-        5,
-        "is a layer_table of 2 layers, with no weights between them; use 0, or a base",
-    ),
     "a solver": ("rk4", LORA, 0, "this model's solver is rk4, whose steps need"),
     "adapters of its own": ("adapted", LORA, 0, "has adapters of its own; merge them"),
     "another block": (

@@ -80,11 +80,6 @@ def test_padding_does_not_count():
             "solver=euler: it has no estimate of its error, by which steps",
         ),
         ({"solver": "heun"}, 1e-12, "rtol=1e-12: heun takes too many steps for this"),
-        (
-            {"weights": "layer_table", "solver": "heun"},
-            0.1,
-            "a layer_table has no weights between its layers, and so no vector field",
-        ),
     ],
 )
 def test_what_cannot_adapt(changes, rtol, message):

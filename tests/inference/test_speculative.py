@@ -208,11 +208,6 @@ def test_a_row_does_not_depend_on_its_batch(generate):
         (CONFIG, Draft(5, 4), "draft_steps: expected 1 to 4, the model's own number"),
         (CONFIG, Draft(2, 0), "draft_tokens: expected 1 to 23, for a model whose"),
         (CONFIG, Draft(2, 24), "draft_tokens: expected 1 to 23, for a model whose"),
-        (
-            dataclasses.replace(CONFIG, weights="layer_table"),
-            Draft(2, 4),
-            "draft_steps: this model is a layer_table, with no weights between",
-        ),
     ],
     ids=lambda x: name(x) if hasattr(x, "block") else str(x)[:20],
 )

@@ -1,9 +1,17 @@
 """Times and lengths of the steps of a grid."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from diffeq_former.ode.grid import on_points, on_segments, stage_times, uniform
+from diffeq_former.ode.grid import (
+    on_points,
+    on_segments,
+    segment_ending_at,
+    segment_time,
+    stage_times,
+    uniform,
+)
 from diffeq_former.ode.solvers import SOLVERS
 
 T = 8
@@ -59,6 +67,17 @@ def test_the_first_piece_is_cut_last_and_the_others_evenly():
     assert lengths[16] == pytest.approx([1] + 12 * [1 / 2] + 3 * [1 / 3])
     assert lengths[32][:3] == pytest.approx([1 / 2, 1 / 2, 1 / 4])
     assert lengths[64][:5] == pytest.approx(4 * [1 / 4] + [1 / 8])
+
+
+@pytest.mark.parametrize("n", [12, 67, 96, 1000])
+def test_segments_of_rounded_times(n):
+    """Ends of segments, in float32, may be rounded either way."""
+    ends = on_segments(n, n, 1).times_TS[:, 0]
+    starts = jnp.asarray(np.concatenate([[0], ends[:-1]]), jnp.float32)
+    np.testing.assert_array_equal(segment_ending_at(ends, n), np.arange(n))
+    np.testing.assert_allclose(segment_time(starts, n), ends, rtol=1e-6)
+    points = np.concatenate([starts, [1]])
+    np.testing.assert_allclose(on_points(points, [1.0], n).times_TS[:, 0], ends)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

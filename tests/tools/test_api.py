@@ -115,10 +115,6 @@ def test_a_hugging_face_folder_is_loaded_as_it_is():
     assert run.step == 0 and run.name == "llama"
     with pytest.raises(diffeq_former.UserError, match="this run has no dataset"):
         run.evaluate()
-    with pytest.raises(diffeq_former.UserError, match="llama is a layer_table, which"):
-        run.weights([0.5])
-    with pytest.raises(diffeq_former.UserError, match="and so no vector field; use"):
-        run.field(0.5, np.zeros((1, 2, run.config.model.d_model)))
 
 
 def test_wrong_input_is_refused_in_one_line(run, trained, tmp_path):

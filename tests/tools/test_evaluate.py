@@ -116,16 +116,6 @@ def test_no_run(refused, tmp_path):
     assert refused(TOOL, f"--workdir={tmp_path}").startswith(f"{tmp_path} is not a run")
 
 
-def test_a_table_of_layers_has_no_other_depth(refused, trained, tmp_path):
-    config = trained.run.config
-    model = dataclasses.replace(config.model, weights="layer_table")
-    config = dataclasses.asdict(dataclasses.replace(config, model=model))
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    line = refused(TOOL, f"--workdir={tmp_path}", "--num_steps=2,3")
-    assert line.startswith("num_steps=3: this model is a layer_table, which has ")
-    assert "weights at its 2 layers and none between them" in line
-
-
 def test_the_runs_dataset_is_gone(refused, trained, tmp_path):
     workdir = shutil.copytree(trained.workdir, tmp_path / "run")
     config = json.loads((workdir / "config.json").read_text())
