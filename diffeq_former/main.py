@@ -101,7 +101,9 @@ def _resolve(workdir: Path):
         )
     dataset = datasets.load(config.data.path)
     if config.finetune.base:
-        config, first_state = base.complete(config, workdir, dataset), base.first_state
+        overrides = config_flags.get_override_values(flags.FLAGS["config"])
+        config = base.complete(config, workdir, dataset, overrides)
+        first_state = base.first_state
     return run_directory.fit(config, dataset), dataset, first_state
 
 

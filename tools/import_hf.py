@@ -39,6 +39,13 @@ _TIME_EMBED_DIM = flags.DEFINE_integer(
     "Size of the hypernetwork's time embedding; by default the number of layers.",
     lower_bound=1,
 )
+_DTYPE = flags.DEFINE_enum(
+    "dtype",
+    None,
+    ["float32", "bfloat16"],
+    "In which the model is computed; by default float32 if it is stored in float32,"
+    " otherwise bfloat16.",
+)
 flags.adopt_module_key_flags(mesh_flags)
 
 
@@ -54,7 +61,7 @@ def main() -> None:
     path, output = Path(_MODEL.value), Path(_OUTPUT.value)
     mesh_config = mesh_flags.mesh_from_flags(Config())
     mesh = make_mesh(mesh_config)
-    config, errors = import_run(path, output, mesh_config, mesh, dim)
+    config, errors = import_run(path, output, mesh_config, mesh, dim, _DTYPE.value)
     model = config.model
     report = {"model": str(path), "output": str(output)}
     report |= {"block": model.block, "num_layers": model.num_layers}

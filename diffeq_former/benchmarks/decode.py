@@ -30,7 +30,8 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
             generator.generate,
             params,
             max_new_tokens=new,
-            eot=config.model.vocab_size,  # is never sampled
+            before=[0],
+            ends=[],
         )
         runs = {
             n: functools.partial(generate, [[i % 7] * PROMPT for i in range(n)])

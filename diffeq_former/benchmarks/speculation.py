@@ -43,7 +43,7 @@ def benchmark(
         for draft in (None, *drafts)
     }
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
-    options |= {"eot": tokenizer.eot, "before": tokenizer.before}
+    options |= {"before": tokenizer.before, "ends": tokenizer.ends}
     runs = {
         draft: functools.partial(generator.generate, params, encoded, **options)
         for draft, generator in generators.items()

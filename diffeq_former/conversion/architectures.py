@@ -11,6 +11,7 @@ from diffeq_former.conversion.gpt2 import GPT2
 from diffeq_former.conversion.llama import LLAMA
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.peft import own_settings
+from diffeq_former.ode.solvers import get_solver
 
 ARCHITECTURES = {a.model_type: a for a in (GPT2, LLAMA, OWN)}
 _EQUIVALENTS = {"gpt": GPT2, "llama": LLAMA}
@@ -22,8 +23,14 @@ def of_model(c: ModelConfig) -> Architecture:
     This is GPT-2 or Llama for a model that transformers itself can compute, else `OWN`.
 
     Raises:
-      UserError: If the model has stabilisers, which no family supports.
+      UserError: If the model has stabilisers, or a solver with several evaluations of
+        the field in a step, which no family supports.
     """
+    if len(get_solver(c.solver).nodes) > 1:
+        raise UserError(
+            f"a model with model.solver {c.solver} has no Hugging Face equivalent;"
+            " export a run with euler, lie_trotter or strang"
+        )
     if c.stabilisers != Stabilisers():
         raise UserError(
             "a model with model.stabilisers.residual"

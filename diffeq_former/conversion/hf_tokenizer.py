@@ -11,7 +11,9 @@ from pathlib import Path
 from diffeq_former.conversion.hf_folder import write_json
 from diffeq_former.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from diffeq_former.data.tokenizers import (
+    GENERATION,
     ByteTokenizer,
+    Declared,
     HFTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
@@ -19,7 +21,6 @@ from diffeq_former.data.tokenizers import (
 from diffeq_former.errors import UserError
 from diffeq_former.json_io import read_object
 
-GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _RELATED_FILES = (
     TOKENIZER_CONFIG,
@@ -32,8 +33,13 @@ _SENTENCEPIECE = "tokenizer.model"
 _END_OF_TEXT = "<|endoftext|>"
 
 
-def read(folder: Path, vocab_size: int) -> Tokenizer:
+def read(folder: Path, config: Mapping, vocab_size: int) -> Tokenizer:
     """Read the tokenizer of a folder.
+
+    Args:
+      folder: The folder.
+      config: The contents of its config.json.
+      vocab_size: The vocabulary size of the model.
 
     Raises:
       UserError: If there is no tokenizer in a supported format, or it has more tokens
@@ -48,7 +54,7 @@ def read(folder: Path, vocab_size: int) -> Tokenizer:
         )
     path = folder / found[0]
     try:
-        tokenizer = kinds[path.name](path.read_bytes())
+        tokenizer = kinds[path.name](path.read_bytes(), Declared.read(folder, config))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     if tokenizer.vocab_size > vocab_size:
@@ -60,12 +66,15 @@ def read(folder: Path, vocab_size: int) -> Tokenizer:
 
 
 def keep(folder: Path, config: Mapping, tokenizer_folder: Path) -> None:
-    """Copy the related files of a folder to the tokenizer folder of a run."""
+    """Copy the related files of a folder to the tokenizer folder of a run.
+
+    The ids of special tokens in config.json are kept in generation_config.json, unless
+    that has its own.
+    """
     for name in _RELATED_FILES:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, tokenizer_folder / name)
-    if not (tokenizer_folder / GENERATION).exists():
-        write_json(tokenizer_folder / GENERATION, _ids(config))
+    _complete(tokenizer_folder / GENERATION, _ids(config))
 
 
 def write(
@@ -85,13 +94,20 @@ def write(
     for name in _RELATED_FILES:
         if (tokenizer_folder / name).is_file():
             shutil.copyfile(tokenizer_folder / name, folder / name)
-    if not (folder / GENERATION).exists():
+    if not (folder / TOKENIZER_CONFIG).exists():  # the tokenizer is not imported
         ends = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
-        write_json(folder / GENERATION, ends)
+        _complete(folder / GENERATION, ends)
     config = _write_model(tokenizer, folder)
     if not (folder / TOKENIZER_CONFIG).exists():
         write_json(folder / TOKENIZER_CONFIG, config | {"model_max_length": max_len})
     return _ids(read_object(folder / GENERATION))
+
+
+def _complete(path: Path, defaults: dict) -> None:
+    """Add the missing entries to the file of a JSON object, which need not exist."""
+    given = read_object(path) if path.exists() else {}
+    if missing := {key: x for key, x in defaults.items() if key not in given}:
+        write_json(path, given | missing)
 
 
 def _ids(given: Mapping) -> dict:

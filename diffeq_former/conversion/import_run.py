@@ -42,7 +42,7 @@ def load(path: Path, mesh: Mesh) -> LoadedRun:
     """
     folder = HFFolder(path)
     model = model_of(folder)
-    tokenizer = hf_tokenizer.read(path, model.vocab_size)
+    tokenizer = hf_tokenizer.read(path, folder.config, model.vocab_size)
     check_model_fits(model, mesh)
     config = Config(model=model)
     shardings = state.shardings(config, mesh).params
@@ -56,6 +56,7 @@ def import_run(
     mesh_config: MeshConfig,
     mesh: Mesh,
     time_embed_dim: int | None = None,
+    dtype: str | None = None,
 ) -> tuple[Config, dict[str, float]]:
     """Write the model of a Hugging Face folder as a run at step 0.
 
@@ -66,6 +67,8 @@ def import_run(
       mesh: The mesh of that config.
       time_embed_dim: Size E of the time embedding of the hypernetwork that is fitted
         to the model; 0: the number of layers; None: keep a layer_table.
+      dtype: The model's dtype, in which it is computed; None: float32 if the tensors
+        are stored in float32, otherwise bfloat16.
 
     Returns:
       The config of the run, and for a hypernetwork the relative error of the weights of
@@ -76,7 +79,8 @@ def import_run(
     """
     folder, errors = HFFolder(path), {}
     model = model_of(folder)
-    tokenizer = hf_tokenizer.read(path, model.vocab_size)
+    model = dataclasses.replace(model, dtype=dtype or model.dtype)
+    tokenizer = hf_tokenizer.read(path, folder.config, model.vocab_size)
     check_model_fits(model, mesh)
     with atomic_directory(output) as aside:
         params = params_of(folder, model)

@@ -1,6 +1,7 @@
 """The base run of a fine-tuning, which determines the model and its first weights."""
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import jax
@@ -18,20 +19,31 @@ from diffeq_former.training import run_directory, state
 from diffeq_former.training.parts import merge, partition
 from diffeq_former.training.state import TrainState
 
+# Not inherited, as the learning rates of a config are for one parametrization.
+_OWN = "parametrization"
 # Model fields that a fine-tuning may set: how the model is trained and computed.
 _FREE = {
     *("dtype", "remat", "generate_weights", "attention_implementation"),
     *("dropout", "attention_dropout", "document_masking", "end_of_text"),
-    "parametrization",
+    _OWN,
     *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 }
 
 
-def complete(config: Config, workdir: Path, dataset: Dataset) -> Config:
+def complete(
+    config: Config, workdir: Path, dataset: Dataset, overrides: Collection[str] = ()
+) -> Config:
     """Fill in the fields that the base run `config.finetune.base` determines.
 
     If the run in `workdir` has already started from this base, they are taken from the
     config of that run.
+
+    Args:
+      config: The config. A field of the model that has its default is inherited.
+      workdir: The folder of the run.
+      dataset: The text to tune on.
+      overrides: Names of fields, such as model.dtype, whose value holds even if it is
+        the default.
 
     Raises:
       UserError: If there is no such base run, it cannot be discretised as requested or
@@ -47,7 +59,7 @@ def complete(config: Config, workdir: Path, dataset: Dataset) -> Config:
         base_model = started.model
     else:
         base_model = _base_model(base, config, dataset)
-    model = _merge_fields(config.model, base_model, base)
+    model = _merge_fields(config.model, base_model, base, overrides)
     validate_adapters(model)
     config = dataclasses.replace(config, model=model)
     validate(config)
@@ -137,26 +149,30 @@ def _check_tokens(base: Path, model: ModelConfig, dataset: Dataset) -> None:
 
 
 def _merge_fields(
-    given: ModelConfig, base_model: ModelConfig, base: Path
+    given: ModelConfig, base_model: ModelConfig, base: Path, overrides: Collection[str]
 ) -> ModelConfig:
-    """Return the base's model with the `_FREE` fields of the given one.
+    """Return the base's model with the `_FREE` fields that are given.
 
     Raises:
       UserError: If another field is given that differs from the base.
     """
+    changes = {}
     for field in dataclasses.fields(ModelConfig):
-        value, expected = getattr(given, field.name), getattr(base_model, field.name)
-        if field.name not in _FREE and value not in (field.default, expected):
+        name, value = field.name, getattr(given, field.name)
+        expected = getattr(base_model, name)
+        is_given = value != field.default or f"model.{name}" in overrides
+        if value == expected or not (is_given or name == _OWN):
+            continue
+        if name not in _FREE:
             raise UserError(
-                f"config.model.{field.name}: {value!r} is not what the base {base} has"
+                f"config.model.{name}: {value!r} is not what the base {base} has"
                 f" ({expected!r}): leave it out, the base decides"
             )
-    if given.parametrization != base_model.parametrization:
+        changes[name] = value
+    if _OWN in changes:
         # On which the default length of the depth interval depends.
-        base_model = dataclasses.replace(base_model, horizon=base_model.interval)
-    return dataclasses.replace(
-        base_model, **{name: getattr(given, name) for name in _FREE}
-    )
+        changes["horizon"] = base_model.interval
+    return dataclasses.replace(base_model, **changes)
 
 
 def _adapters(config: Config, mesh: Mesh) -> dict:

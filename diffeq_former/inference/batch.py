@@ -5,7 +5,7 @@ call, W maximum number of tokens per round.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -27,9 +27,9 @@ class Sequence:
     new: list[int] = dataclasses.field(default_factory=list)
     ended: bool = False
 
-    def extend(self, tokens: list[int], eot: int) -> None:
-        """Append tokens up to `eot` (excluded) or up to `max_new_tokens` in all."""
-        end = tokens.index(eot) if eot in tokens else len(tokens)
+    def extend(self, tokens: list[int], ends: Collection[int]) -> None:
+        """Append tokens up to one of `ends` (excluded), or to `max_new_tokens` in all."""
+        end = next((i for i, t in enumerate(tokens) if t in ends), len(tokens))
         self.new = (self.new + tokens[:end])[: self.max_new_tokens]
         self.ended = end < len(tokens) or len(self.new) == self.max_new_tokens
 
@@ -80,7 +80,11 @@ def decoding_state(sequences: list[Sequence], B: int) -> tuple[np.ndarray, ...]:
 
 
 def append_tokens(
-    sequences: list[Sequence], new_RBW, counts_RB, eot: int, watch: Watch | None
+    sequences: list[Sequence],
+    new_RBW,
+    counts_RB,
+    ends: Collection[int],
+    watch: Watch | None,
 ) -> None:
     """Append the tokens of one decoding call to the sequences that have not ended.
 
@@ -88,13 +92,13 @@ def append_tokens(
       sequences: The batch without padding; updated in place.
       new_RBW: Tokens of each round.
       counts_RB: Number of valid tokens in each round.
-      eot: The end-of-text token.
+      ends: The tokens that end a sequence.
       watch: Called for each sequence; the sequence ends if it returns True.
     """
     for i, sequence in enumerate(sequences):
         if sequence.ended:
             continue
         rounds = zip(new_RBW[:, i].tolist(), counts_RB[:, i], strict=True)
-        sequence.extend([t for new_W, count in rounds for t in new_W[:count]], eot)
+        sequence.extend([t for new_W, count in rounds for t in new_W[:count]], ends)
         if watch is not None:
             sequence.ended |= watch(i, sequence.new, sequence.ended)

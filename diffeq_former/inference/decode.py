@@ -1,6 +1,7 @@
 """The decoding loop on the device: each round adds tokens to every sequence.
 
-B sequences, R rounds per call, W maximum number of tokens per round, V vocabulary.
+B sequences, R rounds per call, W maximum number of tokens per round, V vocabulary, E
+tokens that end a sequence.
 """
 
 from collections.abc import Callable
@@ -42,13 +43,16 @@ def plain_round(model: CachedModel, weights: Weights, rule: Rule, V: int) -> Rou
     return one_token
 
 
-def decode(one_round: Round, caches: tuple, state: DecodingState, eot, R: int, W: int):
+def decode(
+    one_round: Round, caches: tuple, state: DecodingState, ends_E, R: int, W: int
+):
     """Run up to R rounds, or fewer if all sequences end before.
 
     Returns:
       The caches, the tokens of the rounds [R, B, W], and the number of valid tokens in
       each round [R, B], which is 0 once a sequence has ended. The count of the round in
-      which `eot` is sampled may include tokens after it, which the caller drops.
+      which one of `ends_E` is sampled may include tokens after it, which the caller
+      drops.
     """
 
     def unfinished(carry):
@@ -60,7 +64,8 @@ def decode(one_round: Round, caches: tuple, state: DecodingState, eot, R: int, W
         caches, new_BW, counts_B = one_round(caches, state)
         counts_B = jnp.where(state.left_B > 0, counts_B, 0)
         new_RBW, counts_RB = new_RBW.at[r].set(new_BW), counts_RB.at[r].set(counts_B)
-        return r + 1, caches, _advance(state, new_BW, counts_B, eot), new_RBW, counts_RB
+        state = _advance(state, new_BW, counts_B, ends_E)
+        return r + 1, caches, state, new_RBW, counts_RB
 
     B = state.position_B.shape[0]
     new_RBW, counts_RB = jnp.zeros((R, B, W), jnp.int32), jnp.zeros((R, B), jnp.int32)
@@ -69,12 +74,12 @@ def decode(one_round: Round, caches: tuple, state: DecodingState, eot, R: int, W
     return caches, new_RBW, counts_RB
 
 
-def _advance(state: DecodingState, new_BW, counts_B, eot) -> DecodingState:
+def _advance(state: DecodingState, new_BW, counts_B, ends_E) -> DecodingState:
     """Return the decoding state after a round."""
     known = jnp.concatenate([state.last_B2, new_BW], axis=1)
     last_two_B2 = counts_B[:, None] + jnp.arange(2)[None]
     counts_BW = jnp.arange(new_BW.shape[1])[None] < counts_B[:, None]
-    ended_B = ((new_BW == eot) & counts_BW).any(axis=1)
+    ended_B = (jnp.isin(new_BW, ends_E) & counts_BW).any(axis=1)
     return DecodingState(
         jnp.take_along_axis(known, last_two_B2, axis=1),
         state.position_B + counts_B,

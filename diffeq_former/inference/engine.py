@@ -178,7 +178,7 @@ class Engine:
             return job.update(i, tokens, ended)
 
         sequences = [sequence for job in jobs for sequence in job.sequences]
-        self._generator.run(self._weights, sequences, self._tokenizer.eot, watch)
+        self._generator.run(self._weights, sequences, self._tokenizer.ends, watch)
 
 
 def _kind(job: Job) -> tuple:

@@ -5,7 +5,7 @@ cache, R decoding rounds per call, W maximum number of tokens per round.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
@@ -33,7 +33,7 @@ class Programs(NamedTuple):
     tabulate: Callable  # params -> weights
     empty: Callable  # (B, S) -> caches
     read: Callable  # (weights, caches, tokens [B, C], positions [B, C]) -> caches
-    decode: Callable  # (weights, caches, *decoding_state, eot, rule): see `decode`
+    decode: Callable  # (weights, caches, *decoding_state, ends, rule): see `decode`
 
 
 def make_programs(
@@ -119,14 +119,11 @@ class Generator:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        eot: int,
-        before: list[int] | None = None,
+        before: list[int],
+        ends: Collection[int],
         watch: Watch | None = None,
     ) -> list[list[int]]:
         """Return the tokens that follow each prompt, up to the end of the text.
-
-        The end-of-text token is prepended to each prompt, as it precedes each document
-        in training; so an empty prompt starts a new text.
 
         Args:
           params: Parameters of the model.
@@ -137,8 +134,10 @@ class Generator:
           top_p: See there.
           seed: Prompt i is continued with seed + i, independently of the other prompts
             in the batch. Less than 2**32.
-          eot: The end-of-text token, which ends a text and is not in the result.
-          before: Tokens to prepend to each prompt instead of `eot`.
+          before: Tokens to prepend to each prompt (`Tokenizer.before`), such as the
+            end-of-text token, which precedes each document in training; so an empty
+            prompt starts a new text.
+          ends: Tokens that end a text (`Tokenizer.ends`) and are not in the result.
           watch: See `run`.
 
         Raises:
@@ -148,7 +147,7 @@ class Generator:
         sampling = Sampling(temperature, top_k, top_p)
         sequences = [
             Sequence(
-                [*(before or [eot]), *prompt],
+                [*before, *prompt],
                 max_new_tokens,
                 (seed + i) % 2**32,
                 sampling,
@@ -158,7 +157,7 @@ class Generator:
         for sequence in sorted(sequences, key=lambda x: -len(x.context)):
             self.check(sequence)
         if sequences and max_new_tokens:
-            self.run(self.tabulate(params), sequences, eot, watch)
+            self.run(self.tabulate(params), sequences, ends, watch)
         return [x.new for x in sequences]
 
     def tabulate(self, params: dict) -> tuple[Weights, ...]:
@@ -182,7 +181,7 @@ class Generator:
         self,
         weights: tuple[Weights, ...],
         sequences: list[Sequence],
-        eot: int,
+        ends: Collection[int],
         watch: Watch | None = None,
     ) -> None:
         """Continue sequences that passed `check`, until all have ended.
@@ -190,7 +189,7 @@ class Generator:
         Args:
           weights: The result of `tabulate`.
           sequences: Sequences of one kind of sampling; their `new` is filled in.
-          eot: The end-of-text token, which ends a sequence.
+          ends: The tokens that end a sequence.
           watch: Called every few tokens for each sequence, with its index, its new
             tokens so far, and whether it has ended; the sequence ends if it returns
             True.
@@ -206,12 +205,12 @@ class Generator:
                 weights,
                 caches,
                 *batch.decoding_state(sequences, B),
-                np.int32(eot),
+                np.array(list(ends), np.int32),
                 rule,
             )
             self._count(np.asarray(counts_RB), new_RBW.shape[-1])
             batch.append_tokens(
-                sequences, np.asarray(new_RBW), np.asarray(counts_RB), eot, watch
+                sequences, np.asarray(new_RBW), np.asarray(counts_RB), ends, watch
             )
         self.num_new += sum(len(x.new) for x in sequences)
 
@@ -241,7 +240,7 @@ def _read(models, weights, caches, tokens_BC, positions_BC):
 
 
 def _decode(
-    models, K, V, weights, caches, last_B2, position_B, left_B, seeds_B, eot, rule
+    models, K, V, weights, caches, last_B2, position_B, left_B, seeds_B, ends_E, rule
 ):
     state = DecodingState(
         last_B2, position_B, left_B, jax.vmap(jax.random.key)(seeds_B)
@@ -250,4 +249,4 @@ def _decode(
         one_round = speculative_round(models, weights, rule, V, K)
     else:
         one_round = plain_round(models[0], weights[0], rule, V)
-    return decode(one_round, caches, state, eot, max(1, STRIDE // (K + 1)), K + 1)
+    return decode(one_round, caches, state, ends_E, max(1, STRIDE // (K + 1)), K + 1)

@@ -48,8 +48,8 @@ def continue_texts(
             show(i, not_shown.pop(i, "") + new)
         return continuations[i].stopped
 
-    ends = {"eot": tokenizer.eot, "before": tokenizer.before}
-    generator.generate(params, encoded, watch=watch, **ends, **options)
+    special = {"before": tokenizer.before, "ends": tokenizer.ends}
+    generator.generate(params, encoded, watch=watch, **special, **options)
     return [c.prompt_text + c.text for c in continuations]
 
 

@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import tokenizers as backend
 from cases import in_two_lots, mesh_of
 from flax.traverse_util import flatten_dict
 from hf_fixtures import FIXTURES, copied, edit
@@ -18,7 +19,12 @@ from diffeq_former.conversion.architectures import of_model
 from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.export_run import export_run
 from diffeq_former.conversion.hf_folder import HFFolder
-from diffeq_former.conversion.import_run import import_run, model_of, params_of
+from diffeq_former.conversion.import_run import (
+    import_run,
+    load,
+    model_of,
+    params_of,
+)
 from diffeq_former.errors import UserError
 from diffeq_former.inference.generate import Generator
 from diffeq_former.models.blocks import BLOCKS
@@ -70,7 +76,8 @@ def test_a_run_writes_what_transformers_does(imported):
         [there["prompt"].tolist()],
         max_new_tokens=len(there["new"]),
         temperature=0.0,
-        eot=EOT,
+        before=[EOT],
+        ends=[EOT],
     )
     expected = there["new"].tolist()
     assert new == (expected[: expected.index(EOT)] if EOT in expected else expected)
@@ -101,6 +108,27 @@ def test_what_goes_out_is_what_came_in(imported, tmp_path):
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_a_folder_decides_which_tokens_end_a_text(tmp_path, file):
+    folder = copied("llama", tmp_path)
+    edit(folder / "generation_config.json", eos_token_id=None)
+    edit(folder / file, eos_token_id=[5, 9])
+    tokenizer = backend.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = backend.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    import_run(folder, tmp_path / "run", MeshConfig(), mesh_of(1))
+    imported = run_directory.load(tmp_path / "run", mesh_of(1))
+    for run in (imported, load(folder, mesh_of(1))):
+        assert run.tokenizer.ends == (EOT, 5, 9)  # first the tokenizer's own
+        assert run.tokenizer.before == [1]
+    export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "float32")
+    for name in ("config.json", "generation_config.json"):
+        content = json.loads((tmp_path / "out" / name).read_text())
+        assert content["eos_token_id"] == [5, 9]
+
+
 @pytest.mark.slow
 def test_what_bfloat16_rounds_is_said(tmp_path):
     import_run(FIXTURES / "gpt2", tmp_path / "run", MeshConfig(), mesh_of(1))
@@ -109,11 +137,17 @@ def test_what_bfloat16_rounds_is_said(tmp_path):
     assert model_of(HFFolder(tmp_path / "out")).dtype == "bfloat16"
 
 
-def test_other_stabilisers_have_no_form_there():
-    for changes in ({"norm": "none"}, {"residual": 0.5}):
-        model = ModelConfig(weights="layer_table", stabilisers=Stabilisers(**changes))
-        with pytest.raises(UserError, match="stabilisers.residual .* has no Hugg"):
-            of_model(model)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stabilisers": Stabilisers(norm="none")}, "residual 1 and norm none has no"),
+        ({"stabilisers": Stabilisers(0.5)}, "residual 0.5 and norm pre has no Hugging"),
+        ({"solver": "rk4"}, "a model with model.solver rk4 has no Hugging Face equiva"),
+    ],
+)
+def test_what_has_no_form_there(changes, words):
+    with pytest.raises(UserError, match=words):
+        of_model(ModelConfig(weights="layer_table", **changes))
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -91,7 +91,7 @@ def test_an_export_is_loaded_and_computes_what_the_run_does(name, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
     prompts = [[5, 17, 29, 40], [7], [200, 3]]
     new = Generator(config, mesh_of(1)).generate(
-        params, prompts, max_new_tokens=8, temperature=0.0, eot=EOT
+        params, prompts, max_new_tokens=8, temperature=0.0, before=[EOT], ends=[EOT]
     )
     assert their_new_tokens(model, prompts, 8) == new
 

@@ -1,4 +1,6 @@
 import hashlib
+import json
+import shutil
 
 import pytest
 
@@ -120,10 +122,62 @@ def test_opening_is_what_a_models_own_tokenizer_puts_first(
     assert tokenizers.load_saved(tmp_path).opening == (start,) * length
 
 
-def test_without_end_of_text(tmp_path):
+@pytest.fixture
+def nameless(tmp_path):
+    """A folder with a tokenizer none of whose tokens is known to end texts."""
     import tokenizers as backend
 
-    path = tmp_path / "tokenizer.json"
-    backend.Tokenizer(backend.models.WordLevel({"a": 0}, unk_token="a")).save(str(path))
-    with pytest.raises(UserError, match="no end-of-text token"):
-        tokenizers.load(f"hf:{path}")
+    folder = tmp_path / "nameless"
+    folder.mkdir()
+    words = {"a": 0, "<stop>": 1, "<turn>": 2}
+    model = backend.models.WordLevel(words, unk_token="a")
+    backend.Tokenizer(model).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def declare(folder, token=None, ids=None):
+    if token is not None:
+        content = {"eos_token": token}
+        (folder / "tokenizer_config.json").write_text(json.dumps(content))
+    if ids is not None:
+        content = {"eos_token_id": ids}
+        (folder / "generation_config.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("token", "ids", "ends"),
+    [
+        ("<stop>", None, (1,)),
+        ({"content": "<stop>", "lstrip": False}, 2, (1, 2)),
+        ("<unknown>", [2, 1, 7], (2, 1)),
+        (None, [1], (1,)),
+    ],
+)
+def test_ends_of_text_are_those_that_its_files_declare(
+    nameless, tmp_path, token, ids, ends
+):
+    declare(nameless, token, ids)
+    made = tokenizers.load(f"hf:{nameless}")
+    assert (made.eot, made.ends) == (ends[0], ends)
+    made.save(tmp_path / "kept")
+    again = tokenizers.load_saved(tmp_path / "kept")
+    assert (again.ends, again.before) == (ends, [ends[0]])
+    assert tokenizers.load_saved(nameless).ends == ends
+
+
+def test_a_declared_piece_of_sentencepiece_ends_texts(sentencepiece_model, tmp_path):
+    shutil.copyfile(sentencepiece_model, tmp_path / "sentencepiece.model")
+    own = tokenizers.load(f"sentencepiece:{tmp_path}")
+    assert own.ends == (own.eot,) != (5,)
+    declare(tmp_path, ids=[5])
+    assert tokenizers.load(f"sentencepiece:{tmp_path}").ends == (5,)
+    declare(tmp_path, token="<unk>")
+    assert tokenizers.load(f"sentencepiece:{tmp_path}").ends == (0, 5)
+
+
+def test_without_end_of_text(nameless):
+    with pytest.raises(UserError, match="no end-of-text token: expected eos_token in"):
+        tokenizers.load(f"hf:{nameless}")
+    declare(nameless, token="<unknown>", ids="<stop>")
+    with pytest.raises(UserError, match="eos_token_id: expected ids, got .'<stop>'"):
+        tokenizers.load(f"hf:{nameless}")

@@ -27,7 +27,7 @@ PLAIN = dataclasses.replace(
     CONTINUOUS, block="llama", weights="layer_table", solver="lie_trotter"
 )
 # With as many layers as the plain model, but a depth interval of length 1.
-MUP = dataclasses.replace(PLAIN, parametrization="mup")
+MUP = dataclasses.replace(PLAIN, parametrization="mup", attention_dropout=0.25)
 RUNGE_KUTTA = dataclasses.replace(CONTINUOUS, solver="rk4")
 LORA = ModelConfig(lora_rank=2, dtype="float32")
 ALL = ModelConfig(dtype="float32")
@@ -113,9 +113,21 @@ def test_what_a_run_chooses_for_itself(bases, dataset):
     assert config.finetune.base == str((bases / "plain").absolute())
 
 
+def test_defaults_are_inherited_unless_they_are_given(bases, dataset):
+    wanted = wish(bases / "mup", ModelConfig(parametrization="mup"))
+    assert complete(wanted, bases / "new", dataset).model == MUP
+    given = {"model.dtype", "model.attention_dropout"}
+    model = complete(wanted, bases / "new", dataset, given).model
+    assert (MUP.dtype, MUP.attention_dropout) == ("float32", 0.25)
+    expected = {"dtype": "bfloat16", "attention_dropout": 0.0}
+    assert model == dataclasses.replace(MUP, **expected)
+    with pytest.raises(UserError, match="model.block: 'gpt' is not what the base"):
+        complete(wanted, bases / "new", dataset, {"model.block"})
+
+
 def test_the_parametrization_is_chosen_and_the_depth_interval_stays(bases, dataset):
     for name in ("standard", "mup"):
-        model = dataclasses.replace(ALL, parametrization=name)
+        model = ModelConfig(parametrization=name)
         config = complete(wish(bases / "mup", model), bases / "new", dataset)
         assert (config.model.parametrization, config.model.interval) == (name, 1.0)
         found = logits_of(config.model, first_state(config, mesh_of()).params)

@@ -51,7 +51,7 @@ def test_cached_decoding_is_the_full_forward_pass_on_the_grid(time_segments):
     generator = Generator(adapted.config, mesh_of(), grid=adapted.grid)
     prompts = [context[1:] for context in CONTEXTS]
     rows = generator.generate(
-        params, prompts, max_new_tokens=6, temperature=0.0, eot=EOT
+        params, prompts, max_new_tokens=6, temperature=0.0, before=[EOT], ends=[EOT]
     )
     model = Transformer(adapted.config)
     for context, row in zip(CONTEXTS, rows, strict=True):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -43,6 +44,11 @@ def forward(config):
     return jax.jit(Transformer(config).apply)
 
 
+def between(token):
+    """Prompts start after this token, and texts end with it."""
+    return {"before": [token], "ends": [token]}
+
+
 def logits_of(config, texts):
     """Those after each token of each text: no cache, no table, always one shape."""
     tokens_BL = np.zeros((2 * config.vocab_size, config.max_len), np.int32)
@@ -69,7 +75,7 @@ def assert_greedy(config, prompts, rows, num_new, eots):
 )
 def test_greedy_equals_the_full_forward_pass(config):
     ours = Generator(config, mesh_of()).generate(
-        params_of(config), PROMPTS, max_new_tokens=7, temperature=0.0, eot=EOT
+        params_of(config), PROMPTS, max_new_tokens=7, temperature=0.0, **between(EOT)
     )
     assert_greedy(config, PROMPTS, ours, 7, [EOT] * len(PROMPTS))
     assert max(map(len, ours)) == 7
@@ -81,8 +87,18 @@ def test_a_mesh_generates_the_same(generate):
     places = state.shardings(Config(model=CONFIG), mesh).params
     params = jax.device_put(params_of(CONFIG), places)
     options = {"max_new_tokens": 9, **SAMPLED}
-    ours = Generator(CONFIG, mesh).generate(params, PROMPTS, eot=EOT, **options)
+    ours = Generator(CONFIG, mesh).generate(params, PROMPTS, **between(EOT), **options)
     assert ours == generate(PROMPTS, **options)
+
+
+def test_the_first_of_several_ends(generator):
+    options = {"max_new_tokens": 20, "temperature": 0.0, "before": [EOT]}
+    generate = functools.partial(generator.generate, params_of(CONFIG), PROMPTS)
+    whole = generate(ends=[], **options)
+    ends = {whole[0][5], whole[1][9], whole[2][2]}
+    expected = [[*itertools.takewhile(lambda t: t not in ends, row)] for row in whole]
+    assert generate(ends=ends, **options) == expected != whole
+    assert sum(len(row) < 20 for row in expected) >= 3
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +108,14 @@ def generator():
 
 @pytest.fixture(scope="module")
 def generate(generator):
-    return functools.partial(generator.generate, params_of(CONFIG), eot=EOT)
+    return functools.partial(generator.generate, params_of(CONFIG), **between(EOT))
 
 
 def test_weights_generated_in_the_scan_give_the_same(generate):
     options = {"generate_weights": "per_step", "remat": "save_weights"}
     per_step = Generator(dataclasses.replace(CONFIG, **options), mesh_of())
     options = {"max_new_tokens": 9, **SAMPLED}
-    ours = per_step.generate(params_of(CONFIG), PROMPTS, eot=EOT, **options)
+    ours = per_step.generate(params_of(CONFIG), PROMPTS, **between(EOT), **options)
     assert ours == generate(PROMPTS, **options)
 
 
@@ -124,7 +140,7 @@ def test_each_token_is_sampled_afresh(generator):
     """Where all tokens are equally likely, only the keys differ between places."""
     params = jax.tree.map(np.zeros_like, params_of(CONFIG))
     rows = generator.generate(
-        params, PROMPTS, max_new_tokens=30, eot=CONFIG.vocab_size - 1, **SAMPLED
+        params, PROMPTS, max_new_tokens=30, **between(CONFIG.vocab_size - 1), **SAMPLED
     )
     assert all(len(row) == 30 and len(set(row)) > 10 for row in rows)
 
@@ -141,7 +157,11 @@ def test_each_row_ends_with_its_own_text(generator):
     prompts, ends, rows = PROMPTS[:2], range(CONFIG.vocab_size), []
     for end in ends:
         rows += generator.generate(
-            params_of(CONFIG), prompts, max_new_tokens=20, temperature=0.0, eot=end
+            params_of(CONFIG),
+            prompts,
+            max_new_tokens=20,
+            temperature=0.0,
+            **between(end),
         )
     assert_greedy(CONFIG, prompts * len(ends), rows, 20, np.repeat(ends, 2).tolist())
     lengths = [(len(a), len(b)) for a, b in zip(rows[::2], rows[1::2], strict=True)]
@@ -164,7 +184,7 @@ def test_ids_past_the_vocabulary_are_never_drawn(generate):
     options = {"max_new_tokens": 30, **SAMPLED}
     assert max(sum(generate(PROMPTS, **options), [])) >= 10
     bound = Generator(CONFIG, mesh_of(), vocab_size=10)
-    ours = bound.generate(params_of(CONFIG), PROMPTS, eot=EOT, **options)
+    ours = bound.generate(params_of(CONFIG), PROMPTS, **between(EOT), **options)
     assert 0 < max(sum(ours, [])) < 10
 
 
@@ -221,7 +241,7 @@ def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
             PROMPTS, limits, seeds, samplings, strict=False
         )
     ]
-    generator.run(generator.tabulate(params_of(CONFIG)), rows, eot)
+    generator.run(generator.tabulate(params_of(CONFIG)), rows, [eot])
     for row in rows:
         [alone] = generator.generate(
             params_of(CONFIG),
@@ -230,7 +250,7 @@ def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
             seed=row.seed,
             temperature=row.sampling.temperature,
             top_p=row.sampling.top_p,
-            eot=eot,
+            **between(eot),
         )
         assert row.new == alone and len(alone) == row.max_new_tokens
     assert generator.num_drafted == generator.num_accepted == 0 < generator.num_new
@@ -273,7 +293,7 @@ def test_few_programs_are_compiled():
                 max_new_tokens=1 + length % 5,
                 temperature=1 + length,
                 seed=length,
-                eot=3,
+                **between(3),
             )
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)

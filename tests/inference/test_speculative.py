@@ -54,7 +54,12 @@ def test_greedy_text_is_that_of_the_full_model(config, draft):
     """Up to the model's whole length, where what is drafted goes beyond it."""
     ours, num_new = Generator(config, mesh_of(), draft=draft), config.max_len - 9
     rows = ours.generate(
-        params_of(config), PROMPTS, max_new_tokens=num_new, temperature=0.0, eot=EOT
+        params_of(config),
+        PROMPTS,
+        max_new_tokens=num_new,
+        temperature=0.0,
+        before=[EOT],
+        ends=[EOT],
     )
     texts = [[EOT, *p, *row, EOT] for p, row in zip(PROMPTS, rows, strict=True)]
     likeliest_BL = logits_of(config, texts).argmax(axis=2)
@@ -69,7 +74,12 @@ def test_greedy_text_is_that_of_the_full_model(config, draft):
 def test_a_draft_of_full_depth_is_accepted_whole():
     ours = Generator(CONFIG, mesh_of(), draft=Draft(CONFIG.num_layers, 3))
     ours.generate(
-        params_of(CONFIG), PROMPTS, max_new_tokens=15, eot=CONFIG.vocab_size, **SAMPLED
+        params_of(CONFIG),
+        PROMPTS,
+        max_new_tokens=15,
+        before=[CONFIG.vocab_size],
+        ends=[CONFIG.vocab_size],
+        **SAMPLED,
     )
     assert ours.num_accepted == ours.num_drafted > 0
     assert ours.num_new == 4 * 15
@@ -146,7 +156,8 @@ def generate():
             params_of(FEW),
             list(itertools.islice(itertools.cycle(prompts), DRAWS)),
             max_new_tokens=num_new,
-            eot=END,
+            before=[END],
+            ends=[END],
             seed=5,
             **sampling,
         )

@@ -62,7 +62,7 @@ def test_before_a_text_stands_what_its_tokenizer_wants(continue_texts):
     tokenizer.opening = (7,)
     texts = make_continue(MODEL, mesh_of(), tokenizer)(params, PROMPTS, **OPTIONS)
     rows = Generator(MODEL, mesh_of(), 257).generate(
-        params, [[*p.encode()] for p in PROMPTS], eot=256, before=[7], **OPTIONS
+        params, [[*p.encode()] for p in PROMPTS], before=[7], ends=[256], **OPTIONS
     )
     expected = [p + tokenizer.decode(row) for p, row in zip(PROMPTS, rows, strict=True)]
     assert texts == expected != usual

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from cases import mesh_of
+from hf_fixtures import copied, edit
 from prepared import prepare_words
 from runs import ROOT
 
@@ -45,6 +46,18 @@ def test_an_import_writes_what_transformers_does(tool, imported):
     result = tool("generate.py", f"--workdir={imported}", *flags)
     assert result.returncode == 0, result.stderr
     assert result.stdout == tokenizer.decode(prompt + new) + "\n"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_dtype_is_that_of_the_folder_or_given(tool, tmp_path, dtype):
+    model = copied("llama", tmp_path)
+    edit(model / "config.json", dtype=dtype)
+    for flags in ((), ("--dtype=float32",), ("--dtype=bfloat16",)):
+        output = tmp_path / f"run{len(flags)}{flags[:1]}"
+        result = tool(IN, f"--model={model}", f"--output={output}", *flags)
+        assert result.returncode == 0, result.stderr
+        wanted = flags[0].partition("=")[2] if flags else dtype
+        assert run_directory.read_config(output).model.dtype == wanted
 
 
 def test_an_import_is_cut_and_goes_out_as_it_came(tool, imported, tmp_path):
