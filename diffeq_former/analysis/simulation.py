@@ -259,9 +259,9 @@ def of_model(c: ModelConfig, weights: dict, products: dict, z_nD) -> np.ndarray:
         q_NnH, k_NnH = y_1nD @ q_NDH, y_1nD @ jnp.swapaxes(k_NHD, 1, 2)
         if c.qk_norm:  # of queries without the factor of the scores
             q_NnH, k_NnH = normalise_queries_and_keys(
-                c, weights, q_NnH * c.head_dim**0.5, k_NnH
+                c, weights, q_NnH * c.head_size**0.5, k_NnH
             )
-            q_NnH = q_NnH * c.head_dim**-0.5
+            q_NnH = q_NnH * c.head_size**-0.5
         scores_Nnn = q_NnH @ jnp.swapaxes(k_NnH, 1, 2)
         return (jax.nn.softmax(scores_Nnn) @ (y_1nD @ v_NDH) @ o_NHD).sum(0)
 

@@ -40,7 +40,7 @@ def attention_products(c: ModelConfig, weights: dict) -> dict[str, Factors]:
         q_k_v = np.moveaxis(q_k_v[0], 2, 0)
     q_TNDH, k_TNDH, v_TNDH = (_by_head(c, x_TDKH) for x_TDKH in q_k_v)
     return {
-        "qk": (q_TNDH * c.head_dim**-0.5, np.swapaxes(k_TNDH, -1, -2)),
+        "qk": (q_TNDH * c.head_size**-0.5, np.swapaxes(k_TNDH, -1, -2)),
         "ov": (v_TNDH, o_TNHD),
     }
 

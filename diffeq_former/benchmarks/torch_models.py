@@ -61,7 +61,7 @@ def _require_known(c: ModelConfig) -> None:
     theirs = ModelConfig()
     for field in (
         *("chain_norms", "document_masking", "tied_head", "stabilisers"),
-        *("qk_norm", "activation", "logit_softcap"),
+        *("qk_norm", "activation", "logit_softcap", "head_dim", "attention_bias"),
     ):
         value, expected = getattr(c, field), getattr(theirs, field)
         wanted = f"{expected}, as in transformers"

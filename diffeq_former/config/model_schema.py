@@ -41,8 +41,8 @@ class Stabilisers:
 class ModelConfig:
     """Architecture and numerics of the model.
 
-    A 0 in num_kv_heads, d_ff, horizon or time_segments stands for the value of the
-    properties `kv_heads`, `ff_dim` and `interval`.
+    A 0 in num_kv_heads, head_dim, d_ff, horizon or time_segments stands for the value
+    of the property `kv_heads`, `head_size`, `ff_dim`, `interval` or `segments`.
     """
 
     block: Literal["gpt", "llama"] = "gpt"  # kind of attention and feed-forward terms
@@ -54,7 +54,8 @@ class ModelConfig:
     )
     num_layers: NumSteps = 12  # solver steps over the depth interval
     d_model: Count = 768  # width of the hidden state
-    num_heads: Count = 12  # attention heads, each of size d_model / num_heads
+    num_heads: Count = 12  # attention heads
+    head_dim: CountOrZero = 0  # size of each head; 0: d_model / num_heads
     num_kv_heads: CountOrZero = 0  # llama: for grouped-query attention; 0: num_heads
     d_ff: CountOrZero = 0  # hidden width of the feed-forward term; 0: 4 * d_model
     vocab_size: Count = 50257  # number of token ids; default: GPT-2's tokenizer
@@ -62,6 +63,8 @@ class ModelConfig:
     tied_head: bool = False  # llama: tie head and token embedding (gpt always does)
     horizon: NonNegative = 0.0  # length of the depth interval; 0: see `interval`
     stabilisers: Stabilisers = Stabilisers()  # norms and residual connections
+    # llama: biases of the maps to queries, keys and values, or of all in attention.
+    attention_bias: Literal["none", "qkv", "all"] = "none"
     qk_norm: bool = False  # RMS-normalise the queries and keys of each head
     zero_init_output: bool = False  # start linear maps that write to the state at 0
     # Activation of the feed-forward term; default: GELU (gpt) or SiLU (llama).
@@ -123,8 +126,8 @@ class ModelConfig:
     lora_targets: tuple[str, ...] = ()
 
     @property
-    def head_dim(self) -> int:
-        return self.d_model // self.num_heads
+    def head_size(self) -> int:
+        return self.head_dim or self.d_model // self.num_heads
 
     @property
     def kv_heads(self) -> int:

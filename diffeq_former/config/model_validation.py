@@ -39,14 +39,20 @@ def _validate_coefficients(c: ModelConfig) -> None:
 
 
 def _validate_heads(c: ModelConfig) -> None:
-    divisor = f"a divisor of model.d_model ({c.d_model})"
-    require(c.d_model % c.num_heads == 0, "model.num_heads", divisor, c.num_heads)
+    divisor = f"a divisor of model.d_model ({c.d_model}), or model.head_dim"
+    fits = c.head_dim or c.d_model % c.num_heads == 0
+    require(fits, "model.num_heads", divisor, c.num_heads)
     divisor = f"a divisor of model.num_heads ({c.num_heads})"
     require(c.num_heads % c.kv_heads == 0, "model.num_kv_heads", divisor, c.kv_heads)
-    if c.block == "llama" and c.head_dim % 2:
+    if c.block == "llama" and c.head_size % 2:
         raise UserError(
             f"config.model.num_heads: rotary positions need an even head size, "
-            f"got d_model / num_heads = {c.head_dim}; choose another num_heads"
+            f"got {c.head_size}; choose another num_heads or head_dim"
+        )
+    if c.block == "gpt" and c.attention_bias != "none":
+        raise UserError(
+            "config.model.attention_bias: the gpt block always has biases; leave it"
+            " none, or set block to llama"
         )
     if c.block == "gpt" and c.kv_heads != c.num_heads:
         raise UserError(

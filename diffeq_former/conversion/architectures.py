@@ -8,19 +8,20 @@ from diffeq_former.config import Config, ModelConfig, Stabilisers
 from diffeq_former.conversion.architecture import Architecture
 from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.gpt2 import GPT2
-from diffeq_former.conversion.llama import LLAMA
+from diffeq_former.conversion.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.peft import own_settings
 from diffeq_former.ode.solvers import get_solver
 
-ARCHITECTURES = {a.model_type: a for a in (GPT2, LLAMA, OWN)}
-_EQUIVALENTS = {"gpt": GPT2, "llama": LLAMA}
+_KNOWN = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OWN)
+ARCHITECTURES = {a.model_type: a for a in _KNOWN}
 
 
 def of_model(c: ModelConfig) -> Architecture:
     """Return the family that a layer_table is exported to.
 
-    This is GPT-2 or Llama for a model that transformers itself can compute, else `OWN`.
+    This is GPT-2, Llama, Qwen 2 or Qwen 3 for a model that transformers itself can
+    compute, else `OWN`.
 
     Raises:
       UserError: If the model has stabilisers, or a solver with several evaluations of
@@ -37,8 +38,13 @@ def of_model(c: ModelConfig) -> Architecture:
             f" {c.stabilisers.residual:g} and norm {c.stabilisers.norm} has no Hugging"
             " Face equivalent; export a run with residual 1 and norm pre"
         )
-    in_transformers = c.solver == "lie_trotter" and not own_settings(c)
-    return _EQUIVALENTS[c.block] if in_transformers else OWN
+    if c.solver != "lie_trotter" or own_settings(c):
+        return OWN
+    if c.block == "gpt":
+        return GPT2
+    if c.qk_norm:
+        return QWEN3
+    return QWEN2 if c.attention_bias == "qkv" else LLAMA
 
 
 def of_config(given: Mapping) -> Architecture:

@@ -15,13 +15,18 @@ CODE = FilePath(__file__).with_name("modeling_diffeq_former.py")
 
 # The model fields that config.json holds.
 _FIELDS = (
-    "block solver backward horizon num_layers d_model num_heads num_kv_heads d_ff"
-    " vocab_size max_len tied_head qk_norm activation logit_softcap norm_eps"
-    " chain_norms rope_base rope_scaling rope_factor rope_original_len rope_low_turns"
-    " rope_high_turns"
+    "block solver backward horizon num_layers d_model num_heads num_kv_heads head_dim"
+    " d_ff attention_bias vocab_size max_len tied_head qk_norm activation logit_softcap"
+    " norm_eps chain_norms rope_base rope_scaling rope_factor rope_original_len"
+    " rope_low_turns rope_high_turns"
 ).split()
 # Fields whose defaults are resolved by a property, whose value is written instead.
-_DERIVED = {"horizon": "interval", "num_kv_heads": "kv_heads", "d_ff": "ff_dim"}
+_DERIVED = {
+    "horizon": "interval",
+    "num_kv_heads": "kv_heads",
+    "head_dim": "head_size",
+    "d_ff": "ff_dim",
+}
 _RENAMED = {"rope_scaling": "rope_kind"}  # transformers gives this name its own meaning
 
 

@@ -1,9 +1,12 @@
-"""Llama in the format of `LlamaForCausalLM`. Linear maps are [outputs, inputs].
+"""Llama and families that differ little, in the formats of transformers.
 
-Its rotary embedding rotates halves, as ours does, so no permutation is needed.
+Mistral is a Llama without sliding windows; Qwen 2 has biases of queries, keys and
+values; Qwen 3 normalises queries and keys. Linear maps are [outputs, inputs]. Rotary
+embeddings rotate halves, as ours do, so no permutation is needed.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.conversion.architecture import Architecture, by_layer
@@ -20,6 +23,8 @@ _UNITS = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
     "value": "self_attn.v_proj",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
     "attention_out": "self_attn.o_proj",
     "norm_2": "post_attention_layernorm",
     "gate": "mlp.gate_proj",
@@ -46,17 +51,25 @@ _SCALINGS = {
 }
 
 
-def _read_config(given: Mapping) -> ModelConfig:
+def _read_config(
+    own: Callable[[Mapping], dict], head_dim: int, given: Mapping
+) -> ModelConfig:
+    """Return the model that a config.json describes.
+
+    Args:
+      own: Returns the fields in which the family differs, and checks its settings.
+      head_dim: The family's default; 0: hidden_size / num_attention_heads.
+      given: The contents of config.json.
+    """
     width, heads = size(given, "hidden_size"), size(given, "num_attention_heads")
-    expect(given, "attention_bias", False)
-    expect(given, "mlp_bias", False)
-    expect(given, "head_dim", width // heads, None)
+    head_dim = given.get("head_dim") or head_dim
     return ModelConfig(
         block="llama",
         num_layers=size(given, "num_hidden_layers"),
         d_model=width,
         num_heads=heads,
         num_kv_heads=given.get("num_key_value_heads") or 0,
+        head_dim=0 if head_dim * heads == width else head_dim,
         d_ff=size(given, "intermediate_size"),
         vocab_size=size(given, "vocab_size"),
         max_len=size(given, "max_position_embeddings"),
@@ -65,7 +78,44 @@ def _read_config(given: Mapping) -> ModelConfig:
         tied_head=bool(given.get("tie_word_embeddings", False)),
         attention_dropout=given.get("attention_dropout", 0.0),
         **_read_rope(given),
+        **own(given),
     )
+
+
+def _read_bias(given: Mapping) -> dict:
+    return {"attention_bias": "all" if given.get("attention_bias") else "none"}
+
+
+def _of_llama(given: Mapping) -> dict:
+    expect(given, "mlp_bias", False)
+    return _read_bias(given)
+
+
+def _of_mistral(given: Mapping) -> dict:
+    _check_windows(given, given.get("sliding_window") is not None)
+    return {}
+
+
+def _of_qwen2(given: Mapping) -> dict:
+    _check_windows(given, bool(given.get("use_sliding_window")))
+    return {"attention_bias": "qkv"}
+
+
+def _of_qwen3(given: Mapping) -> dict:
+    _check_windows(given, bool(given.get("use_sliding_window")))
+    return {"qk_norm": True, **_read_bias(given)}
+
+
+def _check_windows(given: Mapping, in_use: bool) -> None:
+    """Raise UserError if attention is limited to windows shorter than a sequence."""
+    longest = size(given, "max_position_embeddings")
+    window = given.get("sliding_window") or longest
+    kinds = given.get("layer_types") or ["sliding_attention"]
+    if in_use and "sliding_attention" in kinds and window < longest:
+        raise UserError(
+            f"sliding_window: expected none, or at least max_position_embeddings"
+            f" ({longest}), got {window}; lower max_position_embeddings to it"
+        )
 
 
 def _read_rope(given: Mapping) -> dict:
@@ -86,7 +136,7 @@ def _read_rope(given: Mapping) -> dict:
     return fields
 
 
-def _write_config(c: ModelConfig) -> dict:
+def _write_config(own: Mapping, c: ModelConfig) -> dict:
     scaling = {
         theirs: getattr(c, ours) for ours, theirs in _SCALINGS[c.rope_scaling].items()
     }
@@ -95,28 +145,42 @@ def _write_config(c: ModelConfig) -> dict:
         "hidden_size": c.d_model,
         "num_attention_heads": c.num_heads,
         "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_dim,
+        "head_dim": c.head_size,
         "intermediate_size": c.ff_dim,
         "vocab_size": c.vocab_size,
         "max_position_embeddings": c.max_len,
         "hidden_act": write_activation(c, _SILU[0]),
         "rms_norm_eps": c.norm_eps,
-        "attention_bias": False,
-        "mlp_bias": False,
+        "attention_bias": c.attention_bias == "all",
         "attention_dropout": c.attention_dropout,
         "tie_word_embeddings": c.tied_head,
         "rope_theta": c.rope_base,
         "rope_scaling": {"rope_type": c.rope_scaling, **scaling} if scaling else None,
+        **own,
     }
 
 
-LLAMA = Architecture(
-    model_type="llama",
-    class_name="LlamaForCausalLM",
-    tensor_spec=by_layer("model.layers.{}", _UNITS, _OUTER, outputs_first=True),
-    read_config=_read_config,
-    write_config=_write_config,
-    prefix="model.",
-    ignored=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",  # of old files
-    may_repeat=(_HEAD, _TOKENS),
-)
+def _family(
+    name: str,
+    model_type: str,
+    read: Callable[[Mapping], dict],
+    write: Mapping,
+    head_dim: int = 0,
+) -> Architecture:
+    return Architecture(
+        model_type=model_type,
+        class_name=f"{name}ForCausalLM",
+        tensor_spec=by_layer("model.layers.{}", _UNITS, _OUTER, outputs_first=True),
+        read_config=functools.partial(_read_config, read, head_dim),
+        write_config=functools.partial(_write_config, write),
+        prefix="model.",
+        ignored=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",  # old files
+        may_repeat=(_HEAD, _TOKENS),
+    )
+
+
+_WITHOUT_WINDOWS = {"use_sliding_window": False}
+LLAMA = _family("Llama", "llama", _of_llama, {"mlp_bias": False})
+MISTRAL = _family("Mistral", "mistral", _of_mistral, {"sliding_window": None})
+QWEN2 = _family("Qwen2", "qwen2", _of_qwen2, _WITHOUT_WINDOWS)
+QWEN3 = _family("Qwen3", "qwen3", _of_qwen3, _WITHOUT_WINDOWS, head_dim=128)

@@ -209,7 +209,7 @@ class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
 def _units(c: DiffEqFormerConfig) -> dict[str, nn.ParameterDict]:
     """Return the weights of all layers, stacked along a leading axis."""
     L, D, N, K, F = c.num_layers, c.d_model, c.num_heads, c.num_kv_heads, c.d_ff
-    H, gpt = D // N, c.block == "gpt"
+    H, gpt = c.head_dim, c.block == "gpt"
     shift = gpt or c.chain_norms
     units = {"norm_1": _norm(L, D, shift=shift), "norm_2": _norm(L, D, shift=shift)}
     if c.qk_norm:
@@ -222,11 +222,13 @@ def _units(c: DiffEqFormerConfig) -> dict[str, nn.ParameterDict]:
             "ff_in": _parameters(kernel=(L, D, F), bias=(L, F)),
             "ff_out": _parameters(kernel=(L, F, D), bias=(L, D)),
         }
+    biases = c.attention_bias != "none"
+    out = {"bias": (L, D)} if c.attention_bias == "all" else {}
+    for name, heads in (("query", N), ("key", K), ("value", K)):
+        bias = {"bias": (L, heads, H)} if biases else {}
+        units[name] = _parameters(kernel=(L, D, heads, H), **bias)
     return units | {
-        "query": _parameters(kernel=(L, D, N, H)),
-        "key": _parameters(kernel=(L, D, K, H)),
-        "value": _parameters(kernel=(L, D, K, H)),
-        "attention_out": _parameters(kernel=(L, N, H, D)),
+        "attention_out": _parameters(kernel=(L, N, H, D), **out),
         "gate": _parameters(kernel=(L, D, F)),
         "up": _parameters(kernel=(L, D, F)),
         "down": _parameters(kernel=(L, F, D)),
@@ -275,7 +277,7 @@ def _positions_and_mask(tokens_BL: Tensor, padding_BS: Tensor | None, past: int)
 
 def _frequencies(c: DiffEqFormerConfig) -> Tensor:
     """Return the RoPE frequencies [h], in radians per position."""
-    half = c.d_model // c.num_heads // 2
+    half = c.head_dim // 2
     frequencies_h = c.rope_base ** (-torch.arange(half).float() / half)
     if c.rope_kind == "linear":
         return frequencies_h / c.rope_factor

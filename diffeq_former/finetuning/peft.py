@@ -44,9 +44,15 @@ HF_MODULES = {
 
 
 def own_settings(c: ModelConfig) -> list[str]:
-    """Return the model fields in use that GPT-2 and Llama in transformers lack."""
-    names = ("chain_norms", "qk_norm", "logit_softcap")
-    own = [name for name in names if getattr(c, name)]
+    """Return the model fields in use that no model of transformers has.
+
+    Those for a llama are Llama, Qwen 2 and Qwen 3, for a gpt GPT-2.
+    """
+    own = [name for name in ("chain_norms", "logit_softcap") if getattr(c, name)]
+    if c.qk_norm and (c.block == "gpt" or c.attention_bias == "qkv"):
+        own.append("qk_norm")
+    if c.block == "gpt" and c.num_heads * c.head_size != c.d_model:
+        own.append("head_dim")
     return own + ["backward=reversible"] * (c.backward == "reversible")
 
 

@@ -28,7 +28,7 @@ class Sequence:
     ended: bool = False
 
     def extend(self, tokens: list[int], ends: Collection[int]) -> None:
-        """Append tokens up to one of `ends` (excluded), or to `max_new_tokens` in all."""
+        """Append tokens until one of `ends`, or until there are `max_new_tokens`."""
         end = next((i for i, t in enumerate(tokens) if t in ends), len(tokens))
         self.new = (self.new + tokens[:end])[: self.max_new_tokens]
         self.ended = end < len(tokens) or len(self.new) == self.max_new_tokens
@@ -40,11 +40,11 @@ def prefill_inputs(
     """Yield the prefill inputs: tokens and positions, [B, C] each.
 
     They cover each context except its last token and are padded on the right. Padding
-    has the position `padding_position`, which lies past the end of the cache.
+    has the position `padding_position`, which lies past the end of the cache. Contexts
+    of sequences that end meanwhile are not read any further.
     """
-    longest = max(len(x.context) for x in sequences) - 1
-    C = buckets.chunk(longest)
-    for start in range(0, longest, C):
+    C, start = buckets.chunk(_longest(sequences)), 0
+    while start < _longest(sequences):
         tokens_BC = np.zeros((B, C), np.int32)
         positions_BC = np.full((B, C), padding_position, np.int32)
         for i, sequence in enumerate(sequences):
@@ -52,6 +52,19 @@ def prefill_inputs(
             tokens_BC[i, : len(part)] = part
             positions_BC[i, : len(part)] = np.arange(start, start + len(part))
         yield tokens_BC, positions_BC
+        start += C
+
+
+def _longest(sequences: list[Sequence]) -> int:
+    """Return the most tokens to read before one is decoded, of any running sequence."""
+    return max((len(x.context) - 1 for x in sequences if not x.ended), default=0)
+
+
+def update_ended(sequences: list[Sequence], watch: Watch) -> None:
+    """End the sequences for which `watch` returns True; it sees those still running."""
+    for i, sequence in enumerate(sequences):
+        if not sequence.ended:
+            sequence.ended = watch(i, sequence.new, False)
 
 
 def pad_batch(sequences: list[Sequence], B: int) -> list[Sequence]:

@@ -89,22 +89,22 @@ def _cudnn_requirements(c: ModelConfig, hardware: Hardware, *_) -> Iterator[tupl
     """The requirements that XLA checks before it calls cuDNN for causal attention."""
     widest = 256 if hardware.capability >= (9, 0) else 128
     version = "{}.{}".format(*hardware.capability)
-    fits = c.head_dim % 8 == 0 and c.head_dim <= widest
-    heads = f"d_model / num_heads a multiple of 8 up to {widest}"
+    fits = c.head_size % 8 == 0 and c.head_size <= widest
+    heads = f"heads of a size that is a multiple of 8 up to {widest}"
     yield hardware.platform == "cuda", "an NVIDIA GPU", hardware.platform
     yield hardware.capability >= (8, 0), "compute capability 8.0", version
     yield c.dtype == "bfloat16", "model.dtype=bfloat16", c.dtype
-    yield fits, heads, c.head_dim
+    yield fits, heads, c.head_size
 
 
 def _splash_requirements(
     c: ModelConfig, hardware: Hardware, L: int, sequence_shards: int
 ) -> Iterator[tuple]:
     queries = L / sequence_shards
-    heads = f"d_model / num_heads a multiple of {LANES // 2}"
+    heads = f"heads of a size that is a multiple of {LANES // 2}"
     yield hardware.platform == "tpu", "a TPU", hardware.platform
     yield queries % LANES == 0, f"a multiple of {LANES} tokens per device", queries
-    yield c.head_dim % (LANES // 2) == 0, heads, c.head_dim
+    yield c.head_size % (LANES // 2) == 0, heads, c.head_size
 
 
 LANES = 128  # lanes of a TPU's vector registers

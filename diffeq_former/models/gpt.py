@@ -22,7 +22,7 @@ from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs
 
 def weight_specs(c: ModelConfig) -> WeightSpecs:
     """Return the specifications of the block's linear maps and norms."""
-    D, N, H, F = c.d_model, c.num_heads, c.head_dim, c.ff_dim
+    D, N, H, F = c.d_model, c.num_heads, c.head_size, c.ff_dim
     specs = {
         "norm_1": NormSpec(D, shift=True),
         "qkv": LinearSpec(

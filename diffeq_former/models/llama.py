@@ -28,17 +28,22 @@ _RELEASED_EPS = 1e-6
 
 def weight_specs(c: ModelConfig) -> WeightSpecs:
     """Return the specifications of the block's linear maps and norms."""
-    D, N, K, H, F = c.d_model, c.num_heads, c.kv_heads, c.head_dim, c.ff_dim
+    D, N, K, H, F = c.d_model, c.num_heads, c.kv_heads, c.head_size, c.ff_dim
     term_norm = NormSpec(D, shift=c.chain_norms)
-    key_value = LinearSpec((D, K, H), ("embed", "kv_heads", "head_dim"), bias=False)
+    bias = c.attention_bias != "none"
+    key_value = LinearSpec((D, K, H), ("embed", "kv_heads", "head_dim"), bias)
     specs = {
         "norm_1": term_norm,
-        "query": LinearSpec((D, N, H), ("embed", "heads", "head_dim"), bias=False),
+        "query": LinearSpec((D, N, H), ("embed", "heads", "head_dim"), bias),
         "key": key_value,
         "value": key_value,
         **qk_norm_specs(c),
         "attention_out": LinearSpec(
-            (N, H, D), ("heads", "head_dim", "embed"), False, 2, writes_residual=True
+            (N, H, D),
+            ("heads", "head_dim", "embed"),
+            c.attention_bias == "all",
+            num_inputs=2,
+            writes_residual=True,
         ),
         "norm_2": term_norm,
         "gate": LinearSpec((D, F), ("embed", "mlp"), bias=False),

@@ -41,7 +41,7 @@ def rms_norm(weights: Weights, x_BLD: jax.Array, eps: float) -> jax.Array:
 
 def qk_norm_specs(c: ModelConfig) -> WeightSpecs:
     """Return the specifications of the norms of queries and keys; none by default."""
-    norms = dict.fromkeys(QK_NORMS, NormSpec(c.head_dim, shift=False))
+    norms = dict.fromkeys(QK_NORMS, NormSpec(c.head_size, shift=False))
     return norms if c.qk_norm else {}
 
 

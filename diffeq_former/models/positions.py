@@ -15,7 +15,7 @@ from diffeq_former.config import ModelConfig
 
 def rotary_frequencies(c: ModelConfig) -> jax.Array:
     """Return base^(-2i/H) in radians per position, rescaled by `rope_scaling`: [h]."""
-    half = c.head_dim // 2
+    half = c.head_size // 2
     frequencies_h = c.rope_base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     return ROPE_SCALINGS[c.rope_scaling](c, frequencies_h)
 

@@ -176,7 +176,7 @@ def _gathered_keys(config: Config, sizes: Sizes, seq_len: int) -> Iterator[Sent]
     c = config.model
     attention, _ = evaluations(c)
     tokens = _tokens(config, sizes, seq_len) * sizes[SEQUENCE]
-    entries = 2 * tokens * (c.kv_heads / sizes[TENSOR]) * c.head_dim
+    entries = 2 * tokens * (c.kv_heads / sizes[TENSOR]) * c.head_size
     size = attention * entries * jnp.dtype(c.dtype).itemsize
     times = 1 + (c.remat != "none") + extra_forward_passes(c)
     yield _gather(times * size, (SEQUENCE,), sizes)

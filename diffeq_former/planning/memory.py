@@ -210,13 +210,13 @@ def _added_by_tpu(
     c = config.model
     if choose(c, hardware, seq_len, sizes[SEQUENCE]) != "splash":
         return 0.0
-    padding, entries = -c.head_dim % LANES, 0
+    padding, entries = -c.head_size % LANES, 0
     if c.remat not in ("full", "save_weights"):
         entries += c.num_heads * padding
     if c.remat == "dots":
         entries += (c.num_heads + 2 * c.kv_heads) * padding
     if c.remat == "none":
-        entries += c.num_heads * c.head_dim
+        entries += c.num_heads * c.head_size
     positions = _sequences(config, sizes) * seq_len / sizes[SEQUENCE]
     return positions * entries / sizes[TENSOR] * jnp.dtype(c.dtype).itemsize
 
@@ -282,7 +282,7 @@ def _whole_keys(config: Config, sizes: Sizes, seq_len: int) -> float:
     """Return the bytes of keys and values gathered from other `sequence` shards."""
     c = config.model
     itemsize = jnp.dtype(c.dtype).itemsize
-    entries = 2 * (c.kv_heads / sizes[TENSOR]) * c.head_dim
+    entries = 2 * (c.kv_heads / sizes[TENSOR]) * c.head_size
     others = seq_len * (1 - 1 / sizes[SEQUENCE])
     return _sequences(config, sizes) * others * entries * itemsize
 

@@ -41,29 +41,16 @@ class Amount:
         return num_rows * queries * per_query
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shard(ModelConfig):
-    """One device's shard of a model with tensor parallelism."""
-
-    head_size: int = 0
-
-    @property
-    def head_dim(self) -> int:
-        return self.head_size
-
-
 def share_of(c: ModelConfig, tensor: int) -> ModelConfig:
     """Return the config of one of `tensor` tensor-parallel shards of the model."""
-    return _Shard(
-        **{field.name: getattr(c, field.name) for field in dataclasses.fields(c)}
-        | {
-            "num_heads": c.num_heads // tensor,
-            "num_kv_heads": c.kv_heads // tensor,
-            "d_ff": c.ff_dim // tensor,
-            "vocab_size": 1,  # not used by a solver step
-            "attention_implementation": "xla",  # materialises all scores in the trace
-        },
-        head_size=c.head_dim,
+    return dataclasses.replace(
+        c,
+        num_heads=c.num_heads // tensor,
+        num_kv_heads=c.kv_heads // tensor,
+        head_dim=c.head_size,
+        d_ff=c.ff_dim // tensor,
+        vocab_size=1,  # not used by a solver step
+        attention_implementation="xla",  # materialises all scores in the trace
     )
 
 

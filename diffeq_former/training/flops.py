@@ -3,9 +3,9 @@
 The forward and backward pass take 6 N + 12 A D L FLOPs per token. N is the number of
 matrix weights that a token is multiplied with: the generated weights at every
 evaluation of the vector field, and the head; not the stored parameters. A is the number
-of attention evaluations over depth, D the width and L the sequence length (causal
-masking is not subtracted). Generating the weights is not counted, as its cost does not
-depend on the number of tokens.
+of attention evaluations over depth, D the width of all heads together and L the
+sequence length (causal masking is not subtracted). Generating the weights is not
+counted, as its cost does not depend on the number of tokens.
 """
 
 import math
@@ -49,7 +49,7 @@ def forward_flops_per_token(
         solver does in the model's steps.
     """
     counts = evaluations(c) if num_evaluations is None else (num_evaluations,) * 2
-    attention = 4 * counts[0] * c.d_model * seq_len
+    attention = 4 * counts[0] * c.num_heads * c.head_size * seq_len
     return float(2 * _weights(c, *counts) + attention)
 
 
@@ -80,7 +80,7 @@ def describe(c: ModelConfig, seq_len: int, devices: list[jax.Device]) -> str:
     formula = (
         f"flops per token = 6 N + 12 A D L = {flops_per_token(c, seq_len):.4g} "
         f"(N = {N:,} matrix weights, A = {A} attention evaluations,"
-        f" D = {c.d_model}, L = {seq_len})"
+        f" D = {c.num_heads * c.head_size}, L = {seq_len})"
     )
     kind = devices[0].device_kind
     peak = peak_flops(kind)

@@ -43,7 +43,7 @@ def with_induction_head(sign: float):
     params["embedding"]["position"][:, POSITION] = np.eye(P)
     qkv_LDKH = params["weights"]["qkv"]["kernel"][:, :, :, 0]
     out_LHD = params["weights"]["attention_out"]["kernel"][:, 0]
-    sharp = SHARP * c.head_dim**0.5
+    sharp = SHARP * c.head_size**0.5
     qkv_LDKH[0, POSITION, 0, :P] = sharp * np.eye(P)
     qkv_LDKH[0, POSITION, 1, :P] = np.eye(P, k=1)  # position j is found from j + 1
     qkv_LDKH[1, TOKEN, 0, :V] = sharp * np.eye(V)

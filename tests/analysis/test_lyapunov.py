@@ -150,7 +150,7 @@ def test_the_attention_field_has_the_jacobian_of_appendix_b2(x64):
     centred = x - x.mean(-1, keepdims=True)
     deviation = np.sqrt(np.square(centred).mean(-1) + c.norm_eps)
     unit = centred / deviation[:, None]
-    scale, D, H = w["norm_1"]["scale"], c.d_model, c.head_dim
+    scale, D, H = w["norm_1"]["scale"], c.d_model, c.head_size
     y = unit * scale + w["norm_1"]["shift"]
     found = dense(case, 0, "attention")
     for out in (1, 4):

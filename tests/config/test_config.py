@@ -100,7 +100,7 @@ REFUSALS = [
     ),
     (
         {"model.block": "llama", "model.num_heads": 256},
-        "rotary positions need an even head size, got d_model / num_heads = 3",
+        "rotary positions need an even head size, got 3; choose",
     ),
     ({"model.num_kv_heads": 4}, "the gpt block has one fused query-key-value map"),
     (

@@ -25,6 +25,7 @@ from diffeq_former.conversion.import_run import (
     model_of,
     params_of,
 )
+from diffeq_former.conversion.llama import QWEN3
 from diffeq_former.errors import UserError
 from diffeq_former.inference.generate import Generator
 from diffeq_former.models.blocks import BLOCKS
@@ -152,7 +153,7 @@ def test_what_has_no_form_there(changes, words):
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_options_of_the_architecture_there(block):
-    """Squared ReLU has a name in transformers; other options need our own class."""
+    """Some have a name in transformers; other options need our own class."""
     plain = ModelConfig(block=block, weights="layer_table", solver="lie_trotter")
     squared = dataclasses.replace(plain, activation="relu_squared")
     a = of_model(squared)
@@ -161,12 +162,16 @@ def test_options_of_the_architecture_there(block):
     )
     assert a.read_config(a.write_config(squared)).activation == "relu_squared"
     assert a.read_config(a.write_config(plain)).activation == "default"
+    sizes = {"num_kv_heads": 12, "head_dim": 64, "d_ff": 4 * 768}
     for options in ({"qk_norm": True}, {"logit_softcap": 30.0}):
         model = dataclasses.replace(squared, **options)
         a = of_model(model)
-        assert a is OWN and a.read_config(a.write_config(model)) == dataclasses.replace(
-            model, weights="hypernetwork", horizon=12.0, num_kv_heads=12, d_ff=4 * 768
-        )
+        in_qwen = block == "llama" and model.qk_norm
+        assert a is (QWEN3 if in_qwen else OWN)
+        if a is OWN:
+            expected = {"weights": "hypernetwork", "horizon": 12.0, **sizes}
+            found = a.read_config(a.write_config(model))
+            assert found == dataclasses.replace(model, **expected)
 
 
 @pytest.mark.slow

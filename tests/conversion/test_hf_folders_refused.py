@@ -19,7 +19,7 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
 @pytest.mark.parametrize(
     "name, changes, message",
     [
-        ("gpt2", {"model_type": "mistral"}, "model_type: expected that of GPT2LMHead"),
+        ("gpt2", {"model_type": "bert"}, "model_type: expected that of GPT2LMHead"),
         ("gpt2", {"model_type": None}, "model_type: expected that of GPT2LMHeadModel"),
         ("gpt2", {"architectures": ["GPT2Model"]}, "architectures: expected one of"),
         ("gpt2", {"activation_function": "relu"}, "activation_function: only 'gelu_"),
@@ -37,9 +37,13 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
             "model.norm_eps: expected float, got 'x'",
         ),
         ("llama", {"hidden_act": "gelu"}, "hidden_act: only 'silu' or 'swish' or"),
-        ("llama", {"attention_bias": True}, "attention_bias: only False is supported"),
+        (
+            "llama",
+            {"model_type": "mistral", "architectures": None, "sliding_window": 7},
+            "sliding_window: expected none, or at least max_position_embeddings (24), "
+            "got 7; lower max_position_embeddings to it",
+        ),
         ("llama", {"mlp_bias": True}, "mlp_bias: only False is supported, got True"),
-        ("llama", {"head_dim": 8}, "head_dim: only 4 or None is supported, got 8"),
         ("llama", {"rope_parameters": LINEAR}, "rope_scaling: linear needs factor"),
         (
             "llama",
@@ -54,6 +58,20 @@ def test_models_that_ours_is_not(name, changes, message, tmp_path):
     folder = copied(name, tmp_path)
     edit(folder / "config.json", **changes)
     refuses(folder, tmp_path, f"{folder / 'config.json'}: ", message)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"attention_bias": True}, "o_proj.bias of a llama is missing"),
+        ({"head_dim": 8}, "[16, 16], but config.json requires [16, 32]"),
+    ],
+    ids=str,
+)
+def test_settings_that_the_tensors_contradict(changes, message, tmp_path):
+    folder = copied("llama", tmp_path)
+    edit(folder / "config.json", **changes)
+    refuses(folder, tmp_path, f"{folder}: the tensor ", message)
 
 
 def drop(key):

@@ -36,6 +36,10 @@ TWINS = {
     "llama3": {**LLAMA, **LLAMA3, "num_kv_heads": 1},
     "llama-linear": {**LLAMA, "rope_scaling": "linear", "rope_factor": 3.0},
     "llama-shared": {**LLAMA, "weights": "shared", "activation": "relu_squared"},
+    "llama-biases": {**LLAMA, "attention_bias": "all", "head_dim": 6},
+    "qwen2": {**LLAMA, "attention_bias": "qkv", "num_kv_heads": 2},
+    "qwen3": {**LLAMA, "qk_norm": True, "head_dim": 8, "num_kv_heads": 2},
+    "qwen3-biases": {**LLAMA, "qk_norm": True, "attention_bias": "all"},
 }
 OWN = {
     "gpt-euler": {"solver": "euler"},
@@ -47,7 +51,10 @@ OWN = {
     "gpt-reversible": {"solver": "strang", "backward": "reversible"},
     "llama-reversible": {**LLAMA, "backward": "reversible", "num_kv_heads": 2},
     "gpt-options": OPTIONS,
-    "llama-options": {**LLAMA, **OPTIONS, "num_kv_heads": 2},
+    "llama-options": {**LLAMA, **OPTIONS, "num_kv_heads": 2, "head_dim": 6},
+    "llama-biases-euler": {**LLAMA, "attention_bias": "all", "solver": "euler"},
+    "llama-qkv-norm": {**LLAMA, "attention_bias": "qkv", "qk_norm": True},
+    "gpt-head-dim": {"head_dim": 6},
 }
 
 
@@ -123,34 +130,42 @@ def test_a_sentencepiece_model_goes_along(tmp_path):
     assert theirs.eos_token_id == theirs.bos_token_id == tokenizer.eot
 
 
-def random_model(seed):
-    """GPT-2 or Llama of random sizes, with random parameters."""
+ROPE = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 2.5},
+    {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 30,
+    },
+]
+# Families of models, with settings that are theirs alone.
+FAMILIES = {
+    "GPT2": [{}],
+    "Llama": [{}, {"attention_bias": True, "head_dim": 6}],
+    "Mistral": [{"sliding_window": None, "head_dim": 10}, {"sliding_window": 24}],
+    "Qwen2": [{}, {"use_sliding_window": True, "sliding_window": 24}],
+    "Qwen3": [{"head_dim": 8}, {"head_dim": 4, "attention_bias": True}],
+}
+MODELS = [(name, own) for name, settings in FAMILIES.items() for own in settings]
+
+
+def random_model(seed, name, own):
+    """A model of random sizes, with random parameters."""
     random = np.random.default_rng(seed)
     heads, groups = int(random.integers(1, 4)), int(random.integers(1, 4))
     size = 2 * int(random.integers(1, 5)) * heads * groups
-    vocab, inner = int(random.integers(20, 90)), int(random.integers(5, 50))
-    layers, eps = int(random.integers(1, 5)), float(10 ** random.uniform(-6, -2))
-    if seed % 2:
+    inner, layers = int(random.integers(5, 50)), int(random.integers(1, 5))
+    eps = float(10 ** random.uniform(-6, -2))
+    ids = {"vocab_size": int(random.integers(20, 90)), "eos_token_id": 0}
+    if name == "GPT2":
         sizes = {"n_embd": size, "n_layer": layers, "n_head": heads * groups}
         more = {"n_inner": inner, "n_positions": 24, "layer_norm_epsilon": eps}
-        config = transformers.GPT2Config(
-            vocab_size=vocab, bos_token_id=0, eos_token_id=0, **sizes, **more
-        )
-        model = transformers.GPT2LMHeadModel(config)
+        config = transformers.GPT2Config(bos_token_id=0, **ids, **sizes, **more)
     else:
-        rope = [
-            {"rope_type": "default"},
-            {"rope_type": "linear", "factor": 2.5},
-            {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 30,
-            },
-        ][seed // 2 % 3]
-        config = transformers.LlamaConfig(
-            vocab_size=vocab,
+        config = getattr(transformers, f"{name}Config")(
             hidden_size=size,
             intermediate_size=inner,
             num_hidden_layers=layers,
@@ -159,20 +174,23 @@ def random_model(seed):
             max_position_embeddings=24,
             rms_norm_eps=eps,
             tie_word_embeddings=seed % 4 == 0,
-            rope_parameters={"rope_theta": float(random.integers(100, 10000))} | rope,
-            eos_token_id=0,
+            rope_parameters={"rope_theta": float(random.integers(100, 10000))}
+            | ROPE[seed % 3],
+            **ids,
+            **own,
         )
-        model = transformers.LlamaForCausalLM(config)
+    kind = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+    model = getattr(transformers, kind)(config)
     torch.manual_seed(seed)
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
     return model.eval()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_models_of_random_sizes_come_in_and_go_out(seed, tmp_path):
     """Also in many files; what goes out has the keys and numbers that came in."""
-    theirs = random_model(seed)
+    theirs = random_model(seed, *MODELS[seed % len(MODELS)])
     shards = {"max_shard_size": "4KB"} if seed in (1, 2) else {}
     theirs.save_pretrained(tmp_path / "in", **shards)
     folder = HFFolder(tmp_path / "in")

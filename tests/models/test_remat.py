@@ -74,7 +74,7 @@ def test_remat_saves_what_its_name_says(remat):
     def loss(params):
         return Transformer(config).apply({"params": params}, tokens_BL).sum()
 
-    attention = (config.num_layers, *tokens_BL.shape, 2, config.head_dim)
+    attention = (config.num_layers, *tokens_BL.shape, 2, config.head_size)
     kernel = (config.num_layers, 1, config.d_model, config.ff_dim)
     shapes = _stacked_residuals(loss, params)
     assert (attention in shapes) == (remat != "full" and remat != "save_weights")
