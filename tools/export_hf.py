@@ -3,10 +3,11 @@
 tools/export_hf.py --workdir=runs/plain --output=exports/plain
 tools/export_hf.py --workdir=runs/small --num_steps=12 --output=exports/small-12
 
-A model with the solver lie_trotter becomes a GPT2LMHeadModel or a LlamaForCausalLM,
-which transformers loads without custom code. Other models are exported with one file of
-model code, which is loaded with trust_remote_code=True and needs PyTorch, not JAX. A
-continuous model is discretised into --num_steps layers.
+A model with the solver lie_trotter becomes a GPT-2, Llama or Qwen, and a llama with
+euler a Cohere 2, which transformers loads without custom code. Other models are
+exported with one file of model code, which is loaded with trust_remote_code=True and
+needs PyTorch, not JAX. See docs/conversion.md. A continuous model is discretised into
+--num_steps layers.
 
 Before the folder appears, the export is read back and its logits are compared with the
 run's. One JSON object is printed on stdout: workdir, output, architecture, num_layers,

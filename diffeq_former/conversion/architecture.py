@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -39,6 +40,10 @@ class Architecture:
     write_config: Callable[[ModelConfig], dict]
     prefix: str = ""  # prefix of most keys, absent in files of the bare model
     ignored: str = r"(?!)"  # pattern of keys that are not parameters
+    # (config, weights of the layers) -> the same model's, as the family expects them,
+    # and back.
+    to_theirs: Callable[[ModelConfig, dict], dict] = lambda _, weights: weights
+    to_ours: Callable[[ModelConfig, dict], dict] = lambda _, weights: weights
     may_repeat: tuple[str, str] = (
         "",
         "",
@@ -47,6 +52,8 @@ class Architecture:
 
 def to_tensors(a: Architecture, c: ModelConfig, params: dict) -> dict[str, np.ndarray]:
     """Return the Hugging Face tensors by key, from our parameters."""
+    weights = jax.tree.map(np.asarray, params["weights"])
+    params = params | {"weights": a.to_theirs(c, weights)}
     flat, tensors = flatten_dict(params), {}
     for path, spec in _tensor_specs(a, c).items():
         array = np.asarray(flat[path])
@@ -99,7 +106,8 @@ def to_params(
         params[path] = array.reshape(shapes[path].shape).astype(np.float32)
     known = {key for spec in specs.values() for key in spec.keys}
     _check_unused(a, names, known, read)
-    return unflatten_dict(params)
+    params = unflatten_dict(params)
+    return params | {"weights": a.to_ours(c, params["weights"])}
 
 
 def by_layer(

@@ -9,19 +9,19 @@ from diffeq_former.conversion.architecture import Architecture
 from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.gpt2 import GPT2
 from diffeq_former.conversion.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from diffeq_former.conversion.parallel_llama import COHERE2_MOE
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.peft import own_settings
 from diffeq_former.ode.solvers import get_solver
 
-_KNOWN = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OWN)
+_KNOWN = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, COHERE2_MOE, OWN)
 ARCHITECTURES = {a.model_type: a for a in _KNOWN}
 
 
 def of_model(c: ModelConfig) -> Architecture:
     """Return the family that a layer_table is exported to.
 
-    This is GPT-2, Llama, Qwen 2 or Qwen 3 for a model that transformers itself can
-    compute, else `OWN`.
+    It is `OWN` only if transformers itself cannot compute the model.
 
     Raises:
       UserError: If the model has stabilisers, or a solver with several evaluations of
@@ -38,13 +38,15 @@ def of_model(c: ModelConfig) -> Architecture:
             f" {c.stabilisers.residual:g} and norm {c.stabilisers.norm} has no Hugging"
             " Face equivalent; export a run with residual 1 and norm pre"
         )
-    if c.solver != "lie_trotter" or own_settings(c):
+    is_llama, has_qkv_bias = c.block == "llama", c.attention_bias == "qkv"
+    if own_settings(c):
         return OWN
-    if c.block == "gpt":
-        return GPT2
-    if c.qk_norm:
-        return QWEN3
-    return QWEN2 if c.attention_bias == "qkv" else LLAMA
+    if c.solver == "lie_trotter":
+        of_llama = QWEN3 if c.qk_norm else QWEN2 if has_qkv_bias else LLAMA
+        return of_llama if is_llama else GPT2
+    others = (c.qk_norm, has_qkv_bias, c.rope_scaling != "none")
+    is_parallel = is_llama and c.solver == "euler" and not any(others)
+    return COHERE2_MOE if is_parallel else OWN
 
 
 def of_config(given: Mapping) -> Architecture:
@@ -77,6 +79,4 @@ def read_model(a: Architecture, given: Mapping) -> ModelConfig:
         weights="layer_table",
         dtype="float32" if stored == "float32" else "bfloat16",
     )
-    if a is not OWN:
-        model = dataclasses.replace(model, solver="lie_trotter")
     return configs.resolve(dataclasses.asdict(Config(model=model))).model

@@ -81,8 +81,8 @@ def export_run(
             "architectures": [architecture.class_name],
             "model_type": architecture.model_type,
             "torch_dtype": dtype,
-            **ids,
             **architecture.write_config(model),
+            **ids,
         }
         tensors = to_tensors(architecture, model, params)
         hf_folder.write(folder, config, tensors, dtype)

@@ -39,6 +39,7 @@ def _read_config(given: Mapping) -> ModelConfig:
     expect(given, "tie_word_embeddings", True)
     return ModelConfig(
         block="gpt",
+        solver="lie_trotter",
         num_layers=size(given, "n_layer"),
         d_model=size(given, "n_embd"),
         num_heads=size(given, "n_head"),

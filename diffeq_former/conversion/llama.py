@@ -18,7 +18,7 @@ from diffeq_former.conversion.hf_settings import (
 )
 from diffeq_former.errors import UserError
 
-_UNITS = {
+MODULES = {
     "norm_1": "input_layernorm",
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -78,17 +78,18 @@ def _read_config(
         tied_head=bool(given.get("tie_word_embeddings", False)),
         attention_dropout=given.get("attention_dropout", 0.0),
         **_read_rope(given),
-        **own(given),
+        **{"solver": "lie_trotter"} | own(given),
     )
 
 
-def _read_bias(given: Mapping) -> dict:
+def read_bias(given: Mapping) -> dict:
+    """Return our field for the setting `attention_bias`."""
     return {"attention_bias": "all" if given.get("attention_bias") else "none"}
 
 
 def _of_llama(given: Mapping) -> dict:
     expect(given, "mlp_bias", False)
-    return _read_bias(given)
+    return read_bias(given)
 
 
 def _of_mistral(given: Mapping) -> dict:
@@ -103,7 +104,7 @@ def _of_qwen2(given: Mapping) -> dict:
 
 def _of_qwen3(given: Mapping) -> dict:
     _check_windows(given, bool(given.get("use_sliding_window")))
-    return {"qk_norm": True, **_read_bias(given)}
+    return {"qk_norm": True, **read_bias(given)}
 
 
 def _check_windows(given: Mapping, in_use: bool) -> None:
@@ -136,7 +137,7 @@ def _read_rope(given: Mapping) -> dict:
     return fields
 
 
-def _write_config(own: Mapping, c: ModelConfig) -> dict:
+def _write_config(own: Callable[[ModelConfig], dict], c: ModelConfig) -> dict:
     scaling = {
         theirs: getattr(c, ours) for ours, theirs in _SCALINGS[c.rope_scaling].items()
     }
@@ -156,31 +157,50 @@ def _write_config(own: Mapping, c: ModelConfig) -> dict:
         "tie_word_embeddings": c.tied_head,
         "rope_theta": c.rope_base,
         "rope_scaling": {"rope_type": c.rope_scaling, **scaling} if scaling else None,
-        **own,
+        **own(c),
     }
 
 
-def _family(
+def family(
     name: str,
     model_type: str,
     read: Callable[[Mapping], dict],
-    write: Mapping,
+    write: Callable[[ModelConfig], dict],
+    *,
     head_dim: int = 0,
+    modules: Mapping[str, str] = MODULES,
+    **options,
 ) -> Architecture:
+    """Return a family of models that resemble Llama.
+
+    Args:
+      name: What precedes ForCausalLM in the name of its class.
+      model_type: Its `model_type` in config.json.
+      read: Checks the settings of a config.json that Llama does not have, and returns
+        the fields of our config that they decide.
+      write: Returns these settings for a model.
+      head_dim: The default of `head_dim`; 0: hidden_size / num_attention_heads.
+      modules: Our names of linear maps and norms -> modules within a layer.
+      **options: Further fields of `Architecture`.
+    """
     return Architecture(
         model_type=model_type,
         class_name=f"{name}ForCausalLM",
-        tensor_spec=by_layer("model.layers.{}", _UNITS, _OUTER, outputs_first=True),
+        tensor_spec=by_layer("model.layers.{}", modules, _OUTER, outputs_first=True),
         read_config=functools.partial(_read_config, read, head_dim),
         write_config=functools.partial(_write_config, write),
         prefix="model.",
         ignored=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",  # old files
         may_repeat=(_HEAD, _TOKENS),
+        **options,
     )
 
 
-_WITHOUT_WINDOWS = {"use_sliding_window": False}
-LLAMA = _family("Llama", "llama", _of_llama, {"mlp_bias": False})
-MISTRAL = _family("Mistral", "mistral", _of_mistral, {"sliding_window": None})
-QWEN2 = _family("Qwen2", "qwen2", _of_qwen2, _WITHOUT_WINDOWS)
-QWEN3 = _family("Qwen3", "qwen3", _of_qwen3, _WITHOUT_WINDOWS, head_dim=128)
+def _without_windows(_) -> dict:
+    return {"use_sliding_window": False}
+
+
+LLAMA = family("Llama", "llama", _of_llama, lambda _: {"mlp_bias": False})
+MISTRAL = family("Mistral", "mistral", _of_mistral, lambda _: {"sliding_window": None})
+QWEN2 = family("Qwen2", "qwen2", _of_qwen2, _without_windows)
+QWEN3 = family("Qwen3", "qwen3", _of_qwen3, _without_windows, head_dim=128)

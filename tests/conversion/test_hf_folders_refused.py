@@ -13,6 +13,7 @@ from diffeq_former.conversion import hf_folder
 from diffeq_former.conversion.import_run import import_run
 from diffeq_former.errors import UserError
 
+COHERE = {"model_type": "cohere2_moe", "architectures": None}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
 
 
@@ -42,6 +43,13 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
             {"model_type": "mistral", "architectures": None, "sliding_window": 7},
             "sliding_window: expected none, or at least max_position_embeddings (24), "
             "got 7; lower max_position_embeddings to it",
+        ),
+        ("llama", COHERE, "logit_scale: only 1.0 is supported, got 0.0625"),
+        ("llama", COHERE | {"logit_scale": 1}, "layer_types: only 'full_attention' is"),
+        (
+            "llama",
+            COHERE | {"logit_scale": 1, "layer_types": ["full_attention"]},
+            "mlp_layer_types: only 'dense' is supported, for all layers",
         ),
         ("llama", {"mlp_bias": True}, "mlp_bias: only False is supported, got True"),
         ("llama", {"rope_parameters": LINEAR}, "rope_scaling: linear needs factor"),

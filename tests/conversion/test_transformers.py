@@ -14,6 +14,7 @@ from diffeq_former.conversion.export_run import export_run
 from diffeq_former.conversion.hf_folder import HFFolder
 from diffeq_former.conversion.import_run import model_of
 from diffeq_former.conversion.import_run import params_of as read_params
+from diffeq_former.conversion.parallel_llama import COHERE2_MOE
 from diffeq_former.data.sentencepiece_training import train
 from diffeq_former.data.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from diffeq_former.inference.generate import Generator
@@ -25,6 +26,7 @@ transformers = pytest.importorskip("transformers")
 EOT = 256
 LLAMA3 = {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_len": 16}
 LLAMA = {"block": "llama", "rope_base": 300.0}
+PARALLEL = {**LLAMA, "solver": "euler"}
 CUT = {"weights": "hypernetwork"}
 TWINS = {
     "gpt2": {},
@@ -40,19 +42,21 @@ TWINS = {
     "qwen2": {**LLAMA, "attention_bias": "qkv", "num_kv_heads": 2},
     "qwen3": {**LLAMA, "qk_norm": True, "head_dim": 8, "num_kv_heads": 2},
     "qwen3-biases": {**LLAMA, "qk_norm": True, "attention_bias": "all"},
+    "cohere2": {**PARALLEL, "num_kv_heads": 2, "horizon": 1.0},
+    "cohere2-cut": {**PARALLEL, **CUT, "tied_head": True, "head_dim": 6},
+    "cohere2-biases": {**PARALLEL, "attention_bias": "all"},
 }
 OWN = {
     "gpt-euler": {"solver": "euler"},
     "gpt-euler-cut": {**CUT, "solver": "euler"},
     "gpt-strang": {"solver": "strang", "horizon": 2.0},
-    "llama-euler": {**LLAMA, **LLAMA3, "solver": "euler", "num_kv_heads": 2},
     "llama-released": {**LLAMA, "chain_norms": True},
-    "llama-tied-euler": {**LLAMA, "solver": "euler", "tied_head": True},
     "gpt-reversible": {"solver": "strang", "backward": "reversible"},
     "llama-reversible": {**LLAMA, "backward": "reversible", "num_kv_heads": 2},
     "gpt-options": OPTIONS,
     "llama-options": {**LLAMA, **OPTIONS, "num_kv_heads": 2, "head_dim": 6},
-    "llama-biases-euler": {**LLAMA, "attention_bias": "all", "solver": "euler"},
+    "llama-euler": {**PARALLEL, **LLAMA3, "num_kv_heads": 2},
+    "llama-euler-options": {**LLAMA, **OPTIONS, "solver": "euler"},
     "llama-qkv-norm": {**LLAMA, "attention_bias": "qkv", "qk_norm": True},
     "gpt-head-dim": {"head_dim": 6},
 }
@@ -152,6 +156,48 @@ FAMILIES = {
 MODELS = [(name, own) for name, settings in FAMILIES.items() for own in settings]
 
 
+def test_parallel_layers_come_in_and_go_out(tmp_path):
+    """With scales of the norms, which an export folds into other tensors."""
+    L = 3
+    config = transformers.Cohere2MoeConfig(
+        vocab_size=40,
+        hidden_size=12,
+        intermediate_size=7,
+        prefix_dense_intermediate_size=7,
+        num_hidden_layers=L,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=24,
+        logit_scale=1.0,
+        rms_norm_eps=1e-3,
+        layer_types=["full_attention"] * L,
+        mlp_layer_types=["dense"] * L,
+        eos_token_id=0,
+    )
+    theirs = randomised(transformers.Cohere2MoeForCausalLM(config), 0)
+    theirs.save_pretrained(tmp_path / "in")
+    folder = HFFolder(tmp_path / "in")
+    model = model_of(folder)
+    params, tokens_BL = read_params(folder, model), tokens_of(model)
+    ours = jax.jit(Transformer(model).apply)({"params": params}, tokens_BL)
+    expected = their_logits(theirs, tokens_BL)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-4)
+    (tmp_path / "out").mkdir()
+    made = {"model_type": COHERE2_MOE.model_type, **COHERE2_MOE.write_config(model)}
+    tensors = to_tensors(COHERE2_MOE, model, params)
+    hf_folder.write(tmp_path / "out", made, tensors, "float32")
+    found = their_logits(load(tmp_path / "out"), tokens_BL)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def randomised(model, seed):
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
 def random_model(seed, name, own):
     """A model of random sizes, with random parameters."""
     random = np.random.default_rng(seed)
@@ -180,11 +226,7 @@ def random_model(seed, name, own):
             **own,
         )
     kind = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
-    model = getattr(transformers, kind)(config)
-    torch.manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data += 0.2 * torch.randn_like(parameter)
-    return model.eval()
+    return randomised(getattr(transformers, kind)(config), seed)
 
 
 @pytest.mark.parametrize("seed", range(12))
