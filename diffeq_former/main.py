@@ -1,4 +1,4 @@
-"""Train a model, or resume the run in the given folder.
+r"""Train a model, or resume the run in the given folder.
 
 python -m diffeq_former.main --config=configs/tiny.py --workdir=runs/tiny \
   --config.data.path=data/stdlib [--config.SECTION.FIELD=VALUE ...]

@@ -88,7 +88,7 @@ def test_full_disk_is_the_last_line(run_process, monkeypatch, unbuffered):
     [
         (
             [],
-            "flag --count=None: Flag --count must have a value other than None.",
+            "this command needs --count (how many): add --count=VALUE; see --help",
         ),
         (
             ["--count=three"],
@@ -164,13 +164,27 @@ def test_help(run_process):
     assert "Says what it is for." in result.stdout and "How many." in result.stdout
 
 
+def test_help_whose_reader_ends(tmp_path):
+    """It is longer than a pipe, so that writing it fails."""
+    path = tmp_path / "script.py"
+    lines = "".join(f"Line {i}.\n" for i in range(20_000))
+    path.write_text(SCRIPT.replace("it is for.", f"it is for.\n{lines}"))
+    command = f"set -o pipefail; {sys.executable} {path} --help | head -2"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "Says what it is for.\nLine 0.\n"
+
+
 @pytest.mark.parametrize(
     "command",
     [["-m", "diffeq_former.main"], *([p] for p in sorted(ROOT.glob("tools/*.py")))],
     ids=lambda command: Path(command[-1]).stem,
 )
 def test_help_is_quick_and_leaves_jax_alone(command):
-    """Flags are there before anything heavy is imported."""
+    """Flags are there before anything heavy is imported.
+
+    Commands in the docstring are printed as they are written, to be copied.
+    """
     result = subprocess.run(
         [sys.executable, "-X", "importtime", *command, "--help"],
         env={"PYTHONPATH": str(ROOT)},
@@ -181,3 +195,6 @@ def test_help_is_quick_and_leaves_jax_alone(command):
     imported = {line.split("|")[-1].strip() for line in result.stderr.splitlines()}
     assert "absl.flags" in imported
     assert not imported & {"jax", "flax", "grain", "tensorflow"}
+    path = ROOT / "diffeq_former" / "main.py" if "-m" in command else command[0]
+    _, docstring, *_ = path.read_text().split('"""')
+    assert result.stdout.startswith(docstring)

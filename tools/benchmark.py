@@ -1,4 +1,4 @@
-"""Benchmarks a config and variants of it, a run's decoding, or PyTorch.
+r"""Benchmarks a config and variants of it, a run's decoding, or PyTorch.
 
 tools/benchmark.py MODE --config=configs/gpt_small.py [--config.SECTION.FIELD=VALUE ...]
   --variant="plain: model.weights=layer_table model.solver=lie_trotter"

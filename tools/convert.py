@@ -31,8 +31,8 @@ from diffeq_former import cli
 from diffeq_former.cli import mesh_flags
 from diffeq_former.json_io import print_line
 
-flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
-flags.DEFINE_string("output", None, "A new folder.", required=True)
+flags.DEFINE_string("workdir", None, "The run's folder.")
+flags.DEFINE_string("output", None, "A new folder.")
 flags.DEFINE_integer("num_steps", None, "Number of solver steps, which become layers.")
 flags.DEFINE_string(
     "adapter", None, "The folder of an adapter; by default that of the run itself."
@@ -46,7 +46,8 @@ def discretise(workdir: str, output: str, num_steps: int) -> None:
 
     source, mesh = _config_and_mesh(workdir)
     config = discretise_run(Path(workdir), num_steps, Path(output), mesh)
-    print(f"{output}: {'; '.join(differences(source, config))}", file=sys.stderr)
+    if changes := differences(source, config):
+        print(f"{output}: {'; '.join(changes)}", file=sys.stderr)
     _report(workdir=workdir, num_steps=num_steps, output=output)
 
 

@@ -1,4 +1,4 @@
-"""Trains several runs of one question, and plots what became of them.
+r"""Trains several runs of one question, and plots what became of them.
 
 tools/experiment.py ablation --config=configs/small.py --config.data.path=data/books \
   --vary=model.time_embed_dim=12,24,48,96 --baseline --output=runs/ablation
@@ -73,7 +73,7 @@ from diffeq_former import cli
 from diffeq_former.errors import UserError
 
 config_flags.DEFINE_config_file("config", None, "The config of the runs.")
-flags.DEFINE_string("output", None, "The folder of all runs.", required=True)
+flags.DEFINE_string("output", None, "The folder of all runs.")
 flags.DEFINE_string("vary", None, "ablation, sizes: SECTION.FIELD=VALUE,VALUE,...")
 flags.DEFINE_bool("baseline", False, "ablation, sizes: also the plain transformer.")
 flags.DEFINE_string("target", None, "sizes: devices, as of tools/plan.py.")
@@ -141,7 +141,16 @@ def sizes(
 def _of_baseline(baseline: bool, plain: Sequence[str]) -> Sequence[str] | None:
     if plain and not baseline:
         raise UserError(f"--plain={plain[0]}: needs --baseline")
+    _check_settings(plain=plain)
     return plain if baseline else None
+
+
+def _check_settings(**settings: Sequence[str]) -> None:
+    """Check the fields in the values of flags, before anything is trained."""
+    from diffeq_former.config.loading import check_settings
+
+    for flag, values in settings.items():
+        check_settings(values, flag=flag)
 
 
 def comparison(
@@ -172,6 +181,7 @@ def finetuning(
 ):
     from diffeq_former.experiments import finetuning
 
+    _check_settings(full=full, lora=lora, plain=plain)
     finetuning.run(
         config,
         data,
@@ -189,6 +199,7 @@ def paper(
     from diffeq_former.config import resolve
     from diffeq_former.experiments.paper import page
 
+    _check_settings(full=full, lora=lora)
     compilation_cache.enable()
     page.run(
         resolve(config),

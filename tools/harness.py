@@ -1,4 +1,4 @@
-"""Evaluates runs' latest checkpoints on tasks of EleutherAI's lm-evaluation-harness.
+r"""Evaluates runs' latest checkpoints on tasks of EleutherAI's lm-evaluation-harness.
 
 tools/harness.py --workdir=runs/gpt_small --tasks=arc_easy,piqa,lambada_openai \
   --num_fewshot=0,5 --num_steps=6,12

@@ -1,4 +1,4 @@
-"""Plots several runs or files side by side, or how a run's solvers converge.
+r"""Plots several runs or files side by side, or how a run's solvers converge.
 
 tools/plot.py losses --workdir=runs/small --workdir=runs/plain --output=docs/small.png
 tools/plot.py depth --metrics=runs/small.jsonl --output=docs/depth.png
@@ -47,7 +47,7 @@ from diffeq_former.cli import mesh_flags
 from diffeq_former.errors import UserError
 from diffeq_former.json_io import print_line
 
-flags.DEFINE_string("output", None, "A new .png file.", required=True)
+flags.DEFINE_string("output", None, "A new .png file.")
 flags.DEFINE_multi_string(
     "workdir", None, "losses, convergence: a run's folder; losses takes several."
 )
@@ -87,9 +87,13 @@ def losses(output: str, workdir: list[str]) -> None:
 
 
 def _losses_of(workdir: Path) -> dict:
-    from diffeq_former.training import metrics_file
+    from diffeq_former.training import metrics_file, run_directory
 
-    lines = metrics_file.read(workdir)
+    has_metrics = (workdir / metrics_file.NAME).exists()
+    if not has_metrics and (workdir / run_directory.CONFIG).exists():
+        lines = []  # a run that was imported or converted
+    else:
+        lines = metrics_file.read(workdir)
     evaluated = [x for x in lines if x.get("validation/loss") is not None]
     if not evaluated:
         raise UserError(

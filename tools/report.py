@@ -4,8 +4,9 @@ tools/report.py --workdir=runs/small --output=report.html
 
 The page shows the settings, training curves, samples, perplexity by number of solver
 steps, spectra of the weights, the sensitivity of a prediction to the tokens of --text,
-and costs; it is a single file that opens offline. Stdout has one JSON object: output
-and sections.
+and costs; it is a single file that opens offline. A run that was imported or converted,
+and not trained since, has no training curves and samples; one without a dataset needs
+--data for the perplexity. Stdout has one JSON object: output and sections.
 
 The mesh is the run's own; if it does not suit the devices, set another as in training:
 --config.mesh.data=1 --config.mesh.fsdp=-1. Requires matplotlib:
@@ -44,6 +45,8 @@ def main() -> None:
     compilation_cache.enable()
     run = mesh_flags.load_run(_WORKDIR.value)
     sections = _sections(run)
+    if "Depth" not in sections:
+        print("report: no Depth without a dataset; add --data=DIR", file=sys.stderr)
     parts = []
     with tempfile.TemporaryDirectory() as folder:
         for title, make in sections.items():
@@ -56,18 +59,27 @@ def main() -> None:
 
 
 def _sections(run) -> dict:
-    """Return functions by title that write plots into a folder and return HTML."""
+    """Return functions by title that write plots into a folder and return HTML.
+
+    What the run has no metrics or no dataset for is left out.
+    """
     from diffeq_former.analysis import run_report, training_curves
 
     metrics = training_curves.read(run.path)
     seq_len, config = run.config.model.max_len, run.config
-    return {
-        "Settings": lambda _: run_report.settings(config),
+    training = {
         "Training": lambda folder: run_report.training(metrics, folder),
         "Samples": lambda _: run_report.samples(run.path / "samples.txt"),
+    }
+    evaluation = {
         "Depth": lambda folder: run_report.depth_curve(
             config, lambda n: run.evaluate(n, data=_DATA.value), seq_len, folder
         ),
+    }
+    return {
+        "Settings": lambda _: run_report.settings(config),
+        **(training if metrics else {}),
+        **(evaluation if _DATA.value or config.data.path else {}),
         "Spectra of the weights": lambda folder: run_report.weights(
             run.for_analysis, folder
         ),

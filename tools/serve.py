@@ -1,4 +1,4 @@
-"""Serves a run's latest checkpoint over HTTP, with OpenAI's completions protocol.
+r"""Serves a run's latest checkpoint over HTTP, with OpenAI's completions protocol.
 
 tools/serve.py --workdir=runs/tiny --port=8000
 curl localhost:8000/v1/completions -H 'Content-Type: application/json' \

@@ -77,10 +77,25 @@ def _given_flags(mode: str, function: Callable) -> dict[str, object]:
     parameters = inspect.signature(function).parameters
     for name in sorted(given.keys() - parameters.keys()):
         raise UserError(f"--{name}: {mode} does not take it; leave it out")
-    for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name not in given:
-            raise UserError(f"{mode} needs --{name}; see --help")
+    required = [n for n, p in parameters.items() if p.default is p.empty]
+    if missing := [name for name in required if name not in given]:
+        raise UserError(_needs(mode, missing))
     return given
+
+
+def _needs(command: str, missing: Sequence[str]) -> str:
+    """Return the message for required flags that are missing."""
+    *others, last = (f"--{name} ({_expected(name)})" for name in missing)
+    listed = f"{', '.join(others)} and {last}" if others else last
+    added = " ".join(f"--{name}=VALUE" for name in missing)
+    return f"{command} needs {listed}: add {added}; see --help"
+
+
+def _expected(name: str) -> str:
+    """Return the description of a flag's value, to be put into a sentence."""
+    text = flags.FLAGS[name].help.partition(";\n")[0]  # absl's hint on repeated flags
+    text = re.sub(r"^[a-z, ]+: |(?<!\.)\.$", "", text)  # the modes that take it
+    return text if text[1:2].isupper() else text[0].lower() + text[1:]
 
 
 def whole_numbers(
@@ -143,14 +158,14 @@ def _path_errors() -> Iterator[None]:
 def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> list[str]:
     if argv[1:] and not argv[1].startswith("-"):  # check before its flags are parsed
         _check_choice(argv[1:], choices, elsewhere)
-    path = _config_path(argv)
     try:
-        with _config_file_errors(path):
+        with _config_file_errors(argv):
             rest = flags.FLAGS(argv)
         if flags.FLAGS["verbosity"].using_default_value:
             flags.FLAGS.verbosity = -1  # warnings; absl.app would show more
     except (flags.Error, UserError) as error:
-        sys.exit(_refuse(error))
+        missing = _missing_flags(error)
+        sys.exit(_refuse(_needs("this command", missing) if missing else error))
     except SystemExit:  # --help was printed; absl would exit with 1
         sys.exit(OK)
     _check_choice(rest[1:], choices, elsewhere)
@@ -163,6 +178,13 @@ def _parse_flags(argv: list[str], choices: Sequence[str], elsewhere: str) -> lis
     return rest
 
 
+def _missing_flags(error: Exception) -> list[str]:
+    """Return the names of the flags that absl reports as required, each once."""
+    pattern = r"flag --(.+)=None: Flag --\1 must have a value other than None\."
+    matches = [re.fullmatch(pattern, line) for line in str(error).splitlines()]
+    return list(dict.fromkeys(match[1] for match in matches if match))
+
+
 def _check_choice(arguments: list[str], choices: Sequence[str], elsewhere: str) -> None:
     if choices and (not arguments or arguments[0] not in choices):
         got = f"got {arguments[0]!r}" if arguments else "got none"
@@ -171,14 +193,17 @@ def _check_choice(arguments: list[str], choices: Sequence[str], elsewhere: str) 
 
 
 @contextlib.contextmanager
-def _config_file_errors(path: str | None) -> Iterator[None]:
+def _config_file_errors(argv: list[str]) -> Iterator[None]:
     """Translate errors in the file of --config into UserError, if there is one."""
+    path = _config_path(argv)
     if path is None:
         yield
         return
     from diffeq_former.cli import config_file
 
-    with config_file.translated_errors(path):
+    matches = [re.match(r"--?config\.([\w.]+)", argument) for argument in argv]
+    overrides = [match[1] for match in matches if match]
+    with config_file.translated_errors(path, overrides):
         yield
         config_file.check(path, flags.FLAGS.config)
 

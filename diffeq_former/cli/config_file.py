@@ -1,18 +1,18 @@
 """Messages for what can go wrong in the file of --config."""
 
 import contextlib
-import difflib
 import logging
 import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import ml_collections
 from absl import flags
 
 from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import keys
+from diffeq_former.config.loading import nearest_key
 from diffeq_former.errors import UserError
 
 _EXPECTED = "return diffeq_former.config.default_config(), with some fields changed"
@@ -34,16 +34,20 @@ def check(path: str, config) -> None:
 
 
 @contextlib.contextmanager
-def translated_errors(path: str) -> Iterator[None]:
+def translated_errors(path: str, overrides: Sequence[str] = ()) -> Iterator[None]:
     """Translate errors raised while the file is loaded into UserError.
 
-    Flags of other fields of the config, --config.x=y, are parsed in this context, too.
+    Flags of fields of the config, --config.x=y, are parsed in this context, too.
+
+    Args:
+      path: The file.
+      overrides: The fields that such flags name, as SECTION.FIELD.
     """
     logging.getLogger("absl").addFilter(_not_by_config_flags)
     try:
         yield
     except (Exception, SystemExit) as error:
-        if (message := _message(path, error)) is not None:
+        if (message := _message(path, overrides, error)) is not None:
             raise UserError(message) from error
         raise
 
@@ -53,15 +57,21 @@ def _not_by_config_flags(record: logging.LogRecord) -> bool:
     return not record.pathname.endswith("config_flags.py")
 
 
-def _message(path: str, error: BaseException) -> str | None:
+def _message(path: str, overrides: Sequence[str], error: BaseException) -> str | None:
     """Return a message for the error; None if the config has nothing to do with it."""
     flag = f"--config={path}"
     place = _place(path, error)
     if isinstance(error, AttributeError | KeyError) and _is_of_ml_collections(error):
         if "'get_config'" in str(error):
             return f"{flag}: the file defines no get_config()"
-        where = f"{flag}, {place[0]}" if place else "config"
-        return f"{where}: {_unknown_key(error)}"
+        if place is not None:
+            return f"{flag}, {place[0]}: {_unknown_key(error)}"
+        known = keys(Config())
+        for name in overrides:
+            if name not in known:
+                near = nearest_key(name)
+                return f"config.{name}: no such key; the nearest is config.{near}"
+        return f"config: {_unknown_key(error)}"
     if place is not None:
         line, cause = place
         if isinstance(cause, UserError):
@@ -104,6 +114,4 @@ def _unknown_key(error: Exception) -> str:
     """Return the message for a key that ConfigDict refused."""
     text = str(error)
     key = (re.search(r'Key "(\w+)"', text) or re.search(r"(\w+)\W*(\n|$)", text))[1]
-    known = {name.rpartition(".")[2]: name for name in keys(Config())}
-    near = known[difflib.get_close_matches(key, known, n=1, cutoff=0)[0]]
-    return f"no such key {key!r}; the nearest is config.{near}"
+    return f"no such key {key!r}; the nearest is config.{nearest_key(key)}"

@@ -2,11 +2,12 @@
 
 import ast
 import dataclasses
+import difflib
 from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
-from diffeq_former.config.dataclass_config import build
+from diffeq_former.config.dataclass_config import build, flatten, keys
 from diffeq_former.config.schema import Config
 from diffeq_former.config.validation import validate
 from diffeq_former.errors import UserError
@@ -53,10 +54,50 @@ def overridden(config: ConfigDict, settings: Sequence[str], *, flag: str) -> Con
         part = values
         for section in sections:
             part = part.get(section) if isinstance(part, dict) else None
-        if not equals or not isinstance(part, dict):
+        if not equals:
             raise UserError(f"--{flag}: expected SECTION.FIELD=VALUE, got {setting!r}")
+        if not isinstance(part, dict):
+            raise UserError(
+                f"config.{path}: no such key; the nearest is config.{nearest_key(path)}"
+            )
         part[field] = _parsed(value)
     return resolve(values)
+
+
+def check_settings(settings: Sequence[str], *, flag: str) -> None:
+    """Check that settings are SECTION.FIELD=VALUE of fields that exist.
+
+    Args:
+      settings: The settings, whose values are not checked.
+      flag: The flag that gave the settings, for error messages.
+
+    Raises:
+      UserError: If one is not; the message names the nearest field.
+    """
+    known = keys(Config())
+    for setting in settings:
+        path, equals, _ = setting.partition("=")
+        if not equals:
+            raise UserError(f"--{flag}: expected SECTION.FIELD=VALUE, got {setting!r}")
+        if path not in known:
+            near = nearest_key(path)
+            raise UserError(f"--{flag}={setting}: no such key; the nearest is {near}")
+
+
+def nearest_key(path: str) -> str:
+    """Return the name of the field that is nearest to a name that no field has.
+
+    A field with the right name in another section is nearest.
+
+    Args:
+      path: SECTION.FIELD, or the last part of it alone.
+    """
+    known = {name: name for name in flatten(dataclasses.asdict(Config()))}
+    if "." not in path:
+        known = {name.rpartition(".")[2]: name for name in keys(Config())}
+    field = f".{path.rpartition('.')[2]}"
+    elsewhere = [name for name in known if f".{name}".endswith(field)]
+    return known[difflib.get_close_matches(path, elsewhere or known, n=1, cutoff=0)[0]]
 
 
 def _parsed(value: str):

@@ -15,6 +15,7 @@ from diffeq_former.analysis import plotting
 from diffeq_former.atomic_io import make_directory
 from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import keys
+from diffeq_former.config.loading import nearest_key
 from diffeq_former.errors import UserError
 from diffeq_former.experiments import runs
 from diffeq_former.experiments.curves import plot_perplexities
@@ -102,11 +103,16 @@ def varied(vary: str) -> tuple[str, list[str]]:
     """Return the setting and the values of SECTION.FIELD=VALUE,VALUE,...
 
     Raises:
-      UserError: If there is no such setting, or fewer than two values.
+      UserError: If there is no such setting (the message names the nearest), or there
+        are fewer than two values.
     """
     setting, _, text = vary.partition("=")
     values = [value for value in text.split(",") if value]
-    if setting not in keys(Config()) or "." not in setting or len(set(values)) < 2:
+    known = keys(Config())
+    if values and setting not in known:
+        near = nearest_key(setting)
+        raise UserError(f"--vary={vary}: no such key; the nearest is {near}")
+    if setting not in known or "." not in setting or len(set(values)) < 2:
         raise UserError(
             f"--vary={vary}: expected a setting and two or more values, as "
             "model.time_embed_dim=24,48"

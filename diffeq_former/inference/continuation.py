@@ -39,6 +39,8 @@ class Continuation:
           tokens: All tokens after the prompt so far.
           last: Whether no more tokens will follow.
         """
+        if not tokens and not last:
+            return ""
         text, before = self._decode(tokens), self.num_tokens
         self.num_tokens = len(tokens)
         end = self._first_stop(text)

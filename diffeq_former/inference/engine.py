@@ -43,28 +43,23 @@ class Job:
         c = completion
         prompts = [prompt for prompt in c.prompt for _ in range(c.n)]
         self.sequences = [
-            Sequence(
-                [*tokenizer.before, *prompt],
-                c.max_tokens,
-                (c.seed + i) % 2**32,
-                c.sampling,
-            )
+            Sequence(prompt, c.max_tokens, (c.seed + i) % 2**32, c.sampling)
             for i, prompt in enumerate(prompts)
         ]
-        self.send = send
-        self._texts = [Continuation(tokenizer, prompt, c.stop) for prompt in prompts]
+        self.send, self.cancelled = send, False
+        start = len(tokenizer.before)
+        self._texts = [Continuation(tokenizer, p[start:], c.stop) for p in prompts]
         self._unsent = {i: t.prompt_text for i, t in enumerate(self._texts) if c.echo}
-        self._cancelled = False
 
     def __enter__(self) -> "Job":
         return self
 
     def __exit__(self, *_) -> None:
-        self._cancelled = True
+        self.cancelled = True
 
     def update(self, i: int, tokens: list[int], ended: bool) -> bool:
         """Pass on the tokens of choice i so far; return whether it should end now."""
-        if self._cancelled:
+        if self.cancelled:
             return True
         sequence, text = self.sequences[i], self._texts[i]
         new = self._unsent.pop(i, "") + text.update(tokens, ended)
@@ -125,6 +120,7 @@ class Engine:
         with self._changed:
             if self._closed:
                 raise _closing()
+            self._drop_cancelled()
             if len(self._waiting) >= MOST_WAITING:
                 raise RequestError(
                     "too many requests are waiting; try again later", None, 429
@@ -160,7 +156,7 @@ class Engine:
         Blocks until there is a job; the list is empty if the engine was closed.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(lambda: self._drop_cancelled() or self._closed)
             jobs, room = [], MOST_CHOICES
             for job in list(self._waiting):
                 same_kind = not jobs or _kind(job) == _kind(jobs[0])
@@ -169,6 +165,12 @@ class Engine:
                     room -= len(job.sequences)
                     self._waiting.remove(job)
             return jobs
+
+    def _drop_cancelled(self) -> bool:
+        """Drop the waiting jobs that are cancelled; return whether others wait."""
+        for job in [job for job in self._waiting if job.cancelled]:
+            self._waiting.remove(job)
+        return bool(self._waiting)
 
     def _run(self, jobs: list[Job]) -> None:
         owners = [(job, i) for job in jobs for i in range(len(job.sequences))]

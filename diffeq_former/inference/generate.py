@@ -190,15 +190,18 @@ class Generator:
           weights: The result of `tabulate`.
           sequences: Sequences of one kind of sampling; their `new` is filled in.
           ends: The tokens that end a sequence.
-          watch: Called every few tokens for each sequence, with its index, its new
-            tokens so far, and whether it has ended; the sequence ends if it returns
-            True.
+          watch: Called every few tokens for each sequence that has not ended, and after
+            each prefill chunk, with the index of the sequence, its new tokens so far,
+            and whether it has ended; the sequence ends if it returns True.
         """
         B = buckets.batch_size(len(sequences), self._shards)
         needed = max(len(x.context) - 1 + x.max_new_tokens for x in sequences)
         caches = self._programs.empty(B, buckets.cache(needed, self.max_len))
         for tokens_BC, positions_BC in batch.prefill_inputs(sequences, B, self.max_len):
             caches = self._programs.read(weights, caches, tokens_BC, positions_BC)
+            if watch is not None:
+                jax.block_until_ready(caches)  # do not read ahead of `watch`
+                batch.update_ended(sequences, watch)
         rule = Rule.of([x.sampling for x in batch.pad_batch(sequences, B)])
         while not all(x.ended for x in sequences):
             caches, new_RBW, counts_RB = self._programs.decode(

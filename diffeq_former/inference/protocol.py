@@ -15,6 +15,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.inference.sampling import Sampling
 
 MOST_CHOICES = 64  # maximum number of prompts times n in one request
+_UNCERTAIN = 16  # tokens at the end of a text that what follows may change
 
 
 class RequestError(Exception):
@@ -51,7 +52,8 @@ class Completion(
     """A request for completions. A field that is null has its default value."""
 
     model: str | None = None
-    prompt: list[list[int]]  # token ids; in the request also texts, or only one of both
+    # Token ids that the model reads; in the request, one or several texts or id lists.
+    prompt: list[list[int]]
     max_tokens: int = Field(16, ge=1, lt=2**31)
     temperature: float = Field(1.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -83,7 +85,7 @@ class Completion(
     @pydantic.field_validator("prompt", mode="before")
     @classmethod
     def _encode(cls, prompt, info: pydantic.ValidationInfo):
-        """Return the token ids of each prompt."""
+        """Return the token ids that the model reads for each prompt."""
         prompts = [prompt] if isinstance(prompt, str) or _is_ids(prompt) else prompt
         if not isinstance(prompts, list) or not prompts:
             raise UserError(
@@ -107,7 +109,7 @@ def parse(body: bytes | bytearray, model: str, tokenizer, max_len: int) -> Compl
       body: The body, JSON.
       model: The name of the served model.
       tokenizer: The model's tokenizer.
-      max_len: The most tokens that a prompt may have.
+      max_len: The most tokens that a prompt may have, those before a text included.
 
     Raises:
       RequestError: If the request is invalid; names the field at fault.
@@ -149,29 +151,43 @@ def _as_request_error(error) -> RequestError:
 
 
 def _ids(prompt: str | list[int], tokenizer, max_len: int) -> list[int]:
-    """Return a prompt's token ids, without those that the tokenizer puts before it.
+    """Return the token ids that the model reads for a prompt.
+
+    They begin with `tokenizer.before`, which is prepended unless the prompt consists of
+    token ids that begin with it.
 
     Raises:
-      UserError: If it is neither a text nor token ids, or clearly too long; a text is
-        tokenised from its beginning until that is known.
+      UserError: If it is neither a text nor token ids, or too long; a text is tokenised
+        from its beginning until that is known.
     """
+    before = tokenizer.before
     if isinstance(prompt, str):
         end = 4 * max_len  # characters
         while end < len(prompt):
-            _check_length(tokenizer.encode(prompt[:end]), max_len)
+            # The last tokens of a text that is cut off may be others.
+            known = tokenizer.encode(prompt[:end])[:-_UNCERTAIN]
+            _check_length(before, known, max_len, "at least ")
             end *= 4
-        return tokenizer.encode(prompt)
-    _check_length(prompt, max_len)
-    if not _is_ids(prompt) or not all(0 <= i < tokenizer.vocab_size for i in prompt):
+        ids = tokenizer.encode(prompt)
+    elif _is_ids(prompt) and all(0 <= i < tokenizer.vocab_size for i in prompt):
+        opened = prompt[: len(before)] == before
+        ids = prompt[len(before) :] if opened else prompt
+    else:
         raise UserError(f"expected strings or token ids below {tokenizer.vocab_size}")
-    start = len(tokenizer.before)
-    return prompt[start:] if prompt[:start] == tokenizer.before else prompt
+    _check_length(before, ids, max_len)
+    return [*before, *ids]
 
 
-def _check_length(ids: list[int], max_len: int) -> None:
-    most = max_len + 16  # the last tokens of a text that was cut may be others
-    if isinstance(ids, list) and len(ids) > most:
-        raise UserError(f"expected at most the model's max_len of {max_len} tokens")
+def _check_length(
+    before: list[int], ids: list[int], max_len: int, at_least: str = ""
+) -> None:
+    length = len(before) + len(ids)
+    if length > max_len:
+        raise UserError(
+            f"{at_least}{length} tokens, {len(before)} of them before the text, are"
+            f" more than the model's max_len of {max_len}; shorten it to at most"
+            f" {max_len} tokens"
+        )
 
 
 def _is_ids(value) -> bool:
@@ -207,7 +223,7 @@ def choice(index: int, text: str, finish_reason: str | None) -> dict:
 
 
 def usage(completion: Completion, num_new: int) -> dict:
-    """Return the field `usage`: token counts of the prompts and the new tokens."""
+    """Return the field `usage`: numbers of tokens that were read and generated."""
     prompt = sum(map(len, completion.prompt))
     return {
         "prompt_tokens": prompt,

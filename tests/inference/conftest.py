@@ -28,6 +28,10 @@ class Served(NamedTuple):
     generator: Generator
     params: dict
 
+    def connect(self) -> socket.socket:
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=600)
+
     def texts(self, prompts, **options):
         """What a text continues with, without a server."""
         options = {"max_new_tokens": 16} | options

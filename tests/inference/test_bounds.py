@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 import time
 
 import pytest
@@ -12,11 +11,6 @@ from diffeq_former.inference import bounds, protocol
 from diffeq_former.inference.protocol import RequestError
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
-
-
-def connected(served):
-    host, port = served.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def is_ended(connection) -> bool:
@@ -29,7 +23,7 @@ def is_ended(connection) -> bool:
 @pytest.mark.parametrize("sent", [b"", b"G", POST, b"GET /health HTTP/1.1\r\nHost: a"])
 def test_headers_that_do_not_arrive(served, ask, monkeypatch, sent):
     monkeypatch.setattr(bounds, "SECONDS_FOR_HEADERS", 0.2)
-    with connected(served) as connection:
+    with served.connect() as connection:
         connection.sendall(sent)
         assert is_ended(connection)
     assert ask("/health")[0] == 200
@@ -37,7 +31,7 @@ def test_headers_that_do_not_arrive(served, ask, monkeypatch, sent):
 
 def test_headers_that_do_not_arrive_after_a_response(served, monkeypatch):
     monkeypatch.setattr(bounds, "SECONDS_FOR_HEADERS", 0.2)
-    with connected(served) as connection:
+    with served.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         connection.sendall(b"GET")
@@ -46,7 +40,7 @@ def test_headers_that_do_not_arrive_after_a_response(served, monkeypatch):
 
 def test_a_body_that_does_not_arrive(served, complete, monkeypatch):
     monkeypatch.setattr(bounds, "SECONDS_FOR_BODY", 0.2)
-    with connected(served) as connection:
+    with served.connect() as connection:
         connection.sendall(POST + b"Content-Length: 99\r\n\r\n{")
         answer = connection.makefile("rb").read(1000).decode()
         assert answer.startswith("HTTP/1.1 408 ")
@@ -56,10 +50,10 @@ def test_a_body_that_does_not_arrive(served, complete, monkeypatch):
 
 def test_more_connections_than_that(served, ask, monkeypatch):
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(connected(served)) for _ in range(3)]
+        held = [stack.enter_context(served.connect()) for _ in range(3)]
         assert ask("/health")[0] == 200  # all of them are counted by now
         monkeypatch.setattr(bounds, "MOST_CONNECTIONS", 3)
-        assert is_ended(stack.enter_context(connected(served)))
+        assert is_ended(stack.enter_context(served.connect()))
         held.pop().close()
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -73,7 +67,7 @@ def test_bodies_in_flight(served, complete, monkeypatch):
     monkeypatch.setattr(bounds, "MOST_BODY_BYTES", 3000)
     with contextlib.ExitStack() as stack:
         for _ in range(2):
-            connection = stack.enter_context(connected(served))
+            connection = stack.enter_context(served.connect())
             connection.sendall(POST + b"Content-Length: 2000\r\n\r\n" + b" " * 1400)
         deadline = time.monotonic() + 60
         while (status := complete(prompt="a" * 500, max_tokens=1)[0]) == 200:
@@ -93,18 +87,25 @@ class Counting(ByteTokenizer):
         return super().encode(text)
 
 
-@pytest.mark.parametrize("prompt", ["a" * 1_000_000, [97] * 100_000])
-def test_a_prompt_is_not_read_to_its_end(prompt):
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [("a" * 1_000_000, "at least 385"), ([97] * 100_000, "100001")],
+    ids=["text", "ids"],
+)
+def test_a_prompt_is_not_read_to_its_end(prompt, found):
     tokenizer = Counting()
     body = json.dumps({"prompt": prompt}).encode()
-    with pytest.raises(
-        RequestError, match="^prompt: .* max_len of 100 tokens"
-    ) as error:
+    with pytest.raises(RequestError) as error:
         protocol.parse(body, "tiny", tokenizer, 100)
-    assert error.value.status == 400 and tokenizer.num_characters <= 400
+    assert (error.value.status, error.value.field) == (400, "prompt")
+    assert str(error.value) == (
+        f"prompt: {found} tokens, 1 of them before the text, are more than the model's"
+        " max_len of 100; shorten it to at most 100 tokens"
+    )
+    assert tokenizer.num_characters <= 400
 
 
-@pytest.mark.parametrize("length", [99, 100, 400, 401, 5000])
+@pytest.mark.parametrize("length", [99, 100, 400, 401, 9900])
 def test_long_texts_of_few_tokens_are_prompts(length):
     """One token for each hundred characters."""
 
@@ -114,4 +115,23 @@ def test_long_texts_of_few_tokens_are_prompts(length):
 
     body = json.dumps({"prompt": "a" * length}).encode()
     [ids] = protocol.parse(body, "tiny", Coarse(), 100).prompt
-    assert len(ids) == length // 100
+    assert ids == [256] + [97] * (length // 100)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids"),
+    [
+        ("a", [256, 10, 97]),
+        ([97], [256, 10, 97]),
+        ([256, 10, 97], [256, 10, 97]),
+        ([256, 10], [256, 10]),
+        ([256, 97], [256, 10, 256, 97]),
+        ([10, 97], [256, 10, 10, 97]),
+    ],
+    ids=str,
+)
+def test_ids_that_begin_as_texts_do_get_no_second_beginning(prompt, ids):
+    tokenizer = ByteTokenizer()
+    tokenizer.opening = (256, 10)
+    body = json.dumps({"prompt": prompt}).encode()
+    assert protocol.parse(body, "tiny", tokenizer, 3 + len(ids)).prompt == [ids]

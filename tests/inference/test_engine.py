@@ -11,10 +11,10 @@ from diffeq_former.inference.engine import MOST_WAITING, Engine
 from diffeq_former.inference.protocol import Completion, RequestError
 
 
-def completion(n=1, temperature=1.0, max_tokens=4):
+def completion(n=1, temperature=1.0, max_tokens=4, prompt="a"):
     fields = {"n": n, "temperature": temperature, "max_tokens": max_tokens, "seed": 1}
-    context = {"tokenizer": ByteTokenizer(), "max_len": 64}
-    return Completion.model_validate({"prompt": "a"} | fields, context=context)
+    context = {"tokenizer": ByteTokenizer(), "max_len": 2048}
+    return Completion.model_validate({"prompt": prompt} | fields, context=context)
 
 
 class Paused:
@@ -26,12 +26,12 @@ class Paused:
         self.release_next = threading.Semaphore(0)
         self.tabulate, self.check = generator.tabulate, generator.check
 
-    def run(self, weights, sequences, eot, watch):
+    def run(self, weights, sequences, ends, watch):
         self.sizes.append(len(sequences))
         self.started.release()
         assert self.release_next.acquire(timeout=600)
         if not self.abandoned:
-            self._generator.run(weights, sequences, eot, watch)
+            self._generator.run(weights, sequences, ends, watch)
 
 
 @pytest.fixture
@@ -94,7 +94,46 @@ def test_what_is_given_up_is_not_continued(engine, paused, served):
         assert paused.started.acquire(timeout=600)
     paused.release_next.release(10)
     assert Submitted(engine, completion()).finish() == 1
-    assert served.generator.num_new - before < 100
+    assert served.generator.num_new - before <= 4
+
+
+def test_what_is_given_up_while_it_waits_is_not_run(engine, paused):
+    running = Submitted(engine, completion())
+    assert paused.started.acquire(timeout=600)
+    for _ in range(MOST_WAITING):
+        with Submitted(engine, completion(3, 0.0)).job:
+            pass
+    waiting = Submitted(engine, completion(2))  # the queue is not full
+    paused.release_next.release(10)
+    assert (running.finish(), waiting.finish()) == (1, 2)
+    assert paused.sizes == [1, 2]
+
+
+def test_a_prompt_that_is_given_up_does_not_hold_up_others(
+    engine, paused, served, monkeypatch
+):
+    """They are in one batch; the long prompt is given up after its first chunk."""
+    programs, calls = served.generator._programs, []
+
+    def read(*arguments):
+        calls.append("read")
+        if len(calls) == 2:  # the first is of the batch before
+            given_up.job.__exit__()
+        return programs.read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.generator, "_programs", programs._replace(read=read))
+        first = Submitted(engine, completion(2, 0.0))
+        assert paused.started.acquire(timeout=600)
+        given_up = Submitted(engine, completion(prompt="a" * 1500))
+        other = Submitted(engine, completion())
+        paused.release_next.release(10)
+        assert (first.finish(), other.finish()) == (2, 1)
+    assert paused.sizes == [2, 2] and calls == ["read", "read"]
+    assert (len(given_up.job.sequences[0].new), len(other.job.sequences[0].new)) == (
+        0,
+        4,
+    )
 
 
 def test_at_the_end_what_is_under_way_is_finished(engine, paused):

@@ -45,7 +45,6 @@ def forward(config):
 
 
 def between(token):
-    """Prompts start after this token, and texts end with it."""
     return {"before": [token], "ends": [token]}
 
 

@@ -74,7 +74,13 @@ def assert_one_line(result, *parts: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [
-        (["--config.model.dmodel=3"], ["'dmodel'", "config.model.d_model"]),
+        (
+            ["--config.model.dmodel=3"],
+            ["config.model.dmodel: no such", "config.model.d_model"],
+        ),
+        (["--config.training.num_stps=3"], ["is config.training.num_steps"]),
+        (["--config.training.seed=3"], ["training.seed: no such key", "config.seed"]),
+        (["--config.modle.num_layers=3"], ["nearest is config.model.num_layers"]),
         (["--config.model.d_model=x"], ["--config.model.d_model=x", "'x'"]),
         (["--config=nowhere.py"], ["No such file", "nowhere.py"]),
         (["--config.model.num_heads=3"], ["config.model.num_heads"]),

@@ -224,7 +224,7 @@ ALL_MODES = "train, weights, depth, decode, data, startup, torch, speculation"
         ),
         (
             ["train", "--variant=a: mode.weights=shared"],
-            "--variant: expected SECTION.FIELD=VALUE, got 'mode.weights=shared'",
+            "config.mode.weights: no such key; the nearest is config.model.weights",
         ),
         (
             ["train", "--variant=a: model.weight=shared"],

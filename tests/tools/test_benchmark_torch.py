@@ -200,7 +200,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "torch needs --batch_sizes; see --help"),
+        ([], "torch needs --batch_sizes (micro-batch sizes, such as 8,16,32): "),
         (["--batch_sizes=8,x"], "--batch_sizes=8,x: expected whole numbers of 1 or"),
         (["--batch_sizes=0"], "--batch_sizes=0: expected whole numbers of 1 or more"),
         (["--batch_sizes=8", "--batch=8"], "Unknown command line flag 'batch'"),

@@ -62,6 +62,12 @@ def test_training_goes_on_from_it(discrete, loss, tmp_path):
     assert figures["loss"] == pytest.approx(loss, rel=1e-5)
 
 
+def test_nothing_is_said_where_no_setting_changes(tool, discrete, tmp_path):
+    given = (f"--num_steps={NUM_STEPS}", f"--output={tmp_path / 'run'}")
+    result = tool(*TOOL, f"--workdir={discrete}", *given)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_nothing_is_overwritten(refused, trained, tmp_path):
     (tmp_path / "mine").mkdir()
     flags = ("--num_steps=3", f"--output={tmp_path / 'mine'}")

@@ -77,11 +77,48 @@ def assert_figures(tool, workdir, line):
 
 
 @pytest.mark.parametrize(
-    "vary", ["model.time_embed=2,3", "model.time_embed_dim=2", "model=2,3", "seed"]
+    "vary", ["model.time_embed_dim=2", "model=2,3", "model.time_embed_dim", "seed"]
 )
 def test_what_cannot_be_varied(refused, flags, tmp_path, vary):
     line = refused(*TOOL, *flags, f"--vary={vary}", f"--output={tmp_path / 'out'}")
     assert line.startswith(f"--vary={vary}: expected a setting and two or more values")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("vary", "nearest"),
+    [
+        ("model.num_layrs=4,8", "model.num_layers"),
+        ("modle.num_layers=4,8", "model.num_layers"),
+        ("training.learning_rate=1e-3,2e-3", "optimizer.learning_rate"),
+        ("training.num_stps=4,8", "training.num_steps"),
+        ("num_layers=4,8", "model.num_layers"),
+    ],
+)
+def test_the_nearest_setting_is_named(refused, flags, tmp_path, vary, nearest):
+    line = refused(*TOOL, *flags, f"--vary={vary}", f"--output={tmp_path / 'out'}")
+    assert line == f"--vary={vary}: no such key; the nearest is {nearest}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer.b3=0.9", "=optimizer.b3=0.9: no such key; the nearest is optimize"),
+        (
+            "optmizer.b2=0.9",
+            "=optmizer.b2=0.9: no such key; the nearest is optimizer.b2",
+        ),
+        ("optimizer.b2", ": expected SECTION.FIELD=VALUE, got 'optimizer.b2'"),
+    ],
+)
+def test_wrong_settings_of_the_plain_transformer(
+    refused, flags, tmp_path, setting, message
+):
+    """They are refused before the other models are trained."""
+    given = ("--vary=optimizer.b1=0.8,0.9", "--baseline", f"--plain={setting}")
+    line = refused(*TOOL, *flags, *given, f"--output={tmp_path / 'out'}")
+    assert line.startswith(f"--plain{message}")
     assert not (tmp_path / "out").exists()
 
 

@@ -79,6 +79,17 @@ def test_a_wrong_setting_ends_it_with_the_line_of_the_training(
     assert "nowhere" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("mode", ["finetuning", "paper"])
+@pytest.mark.parametrize("flag", ["full", "lora"])
+def test_the_nearest_setting_is_named(refused, flags, tmp_path, mode, flag):
+    given = [f"--{flag}=training.num_stps=3", f"--output={tmp_path / 'out'}"]
+    line = refused("experiment.py", mode, *flags, *given)
+    assert line == (
+        f"--{flag}=training.num_stps=3: no such key; the nearest is training.num_steps"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 def test_two_texts_of_one_name_are_refused(refused, flags, tmp_path):
     line = refused(
         *TOOL,

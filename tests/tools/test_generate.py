@@ -132,5 +132,6 @@ def test_several_prompts_are_no_stream(refused, trained):
 def test_no_prompt(refused, trained):
     line = refused(TOOL, f"--workdir={trained.workdir}")
     assert line == (
-        "flag --prompt=None: Flag --prompt must have a value other than None."
+        "this command needs --prompt (a text to continue; can be repeated): add"
+        " --prompt=VALUE; see --help"
     )

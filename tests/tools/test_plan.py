@@ -149,7 +149,7 @@ CLOSED = "--nocompile"
             "config.mesh: data=-1, fsdp=3",
         ),
         ([H100.format(2), "--program=decode", "--search"], "--program=decode: has no "),
-        ([], "flag --target=None: "),
+        ([], "this command needs --target (devices: "),
         (
             [H100.format(1), "--config.finetune.base=runs/x"],
             "--config.finetune.base=runs/x: a plan does not read a base; leave it",

@@ -53,6 +53,14 @@ def test_a_folder_without_curves_is_refused(runs, tmp_path, content, message):
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
+def test_a_run_that_was_imported_has_no_losses(refused, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    line = refused(*TOOL, f"--workdir={run}", f"--output={tmp_path / 'x.png'}")
+    assert line.startswith(f"--workdir={run}: there is no evaluation yet; let the run")
+
+
 def test_nothing_is_overwritten(runs, tmp_path):
     (tmp_path / "curves.png").write_text("mine")
     result = compare(*runs, output=tmp_path / "curves.png")
@@ -64,7 +72,11 @@ def test_nothing_is_overwritten(runs, tmp_path):
     "flags, message",
     [
         (["losses", "--metrics=a"], "--metrics: losses does not take it; leave it out"),
-        (["losses"], "losses needs --workdir; see --help"),
+        (
+            ["losses"],
+            "losses needs --workdir (a run's folder; losses takes several): add"
+            " --workdir=VALUE; see --help",
+        ),
         (["curves"], "expected one of losses, depth, convergence, trend; got 'curves'"),
     ],
 )

@@ -5,8 +5,11 @@ import re
 
 import pytest
 from browser import assert_readable, needs_browser, on_a_phone
+from prepared import prepare_words
+from runs import ROOT
 
 from diffeq_former.analysis import run_report
+from diffeq_former.json_io import read_object
 
 TOOL = "report.py"
 SECTIONS = ["Settings", "Training", "Samples", "Depth"]
@@ -44,6 +47,39 @@ def test_all_is_on_one_page(report, trained):
     assert re.findall(r"<tr><td>(\d+)<", depth) == ["1", "2"]
     assert "the &lt;cat&gt;" in page and "the <cat>" not in page
     assert (trained.workdir / "samples.txt").read_text().split()[-1] in page
+
+
+def sections_of(tool, folder, workdir, *flags):
+    """The titles on the page of a run, and what the tool says on stderr."""
+    output = folder / f"{workdir.name}.html"
+    result = tool(TOOL, f"--workdir={workdir}", f"--output={output}", *flags)
+    assert result.returncode == 0, result.stderr
+    titles = re.findall("<h2>(.*?)</h2>", output.read_text())
+    assert json.loads(result.stdout)["sections"] == titles
+    return titles, result.stderr
+
+
+def test_a_discretised_run_has_no_training(tool, trained, tmp_path):
+    """It knows its dataset, on which it is evaluated."""
+    run = tmp_path / "discrete"
+    flags = (f"--workdir={trained.workdir}", f"--output={run}", "--num_steps=2")
+    assert tool("convert.py", "discretise", *flags).returncode == 0
+    titles, _ = sections_of(tool, tmp_path, run, "--text=the")
+    assert titles == [x for x in SECTIONS if x not in ("Training", "Samples")]
+
+
+def test_an_imported_run_is_evaluated_on_data_that_is_given(tool, tmp_path):
+    model, run = ROOT / "tests/conversion/fixtures/llama", tmp_path / "imported"
+    result = tool("import_hf.py", f"--model={model}", f"--output={run}")
+    assert result.returncode == 0, result.stderr
+    titles, messages = sections_of(tool, tmp_path, run)
+    assert titles == ["Settings", *SECTIONS[-3:]]
+    assert "no Depth without a dataset; add --data=DIR" in messages
+    max_len = read_object(run / "config.json")["model"]["max_len"]
+    data = prepare_words(tmp_path, min(16, max_len), f"hf:{model}")
+    (tmp_path / "imported.html").unlink()
+    titles, messages = sections_of(tool, tmp_path, run, f"--data={data.path}")
+    assert titles == ["Settings", *SECTIONS[-4:]] and "no Depth" not in messages
 
 
 @needs_browser
