@@ -1,4 +1,4 @@
-"""One hypernetwork for all numbers of steps, and one trained for each.
+"""One model for all numbers of steps, and one trained for each: hypernetwork and plain.
 
     python tools/experiment.py comparison --config=configs/small.py \
         --config.data.path=data/books --study=configs/studies/depths.py \
@@ -11,11 +11,13 @@ The second command evaluates one of the runs in other numbers of steps.
 """
 
 SAMPLED = "training.depth_steps=4,5,6,7,8,8,8,8,8,8,12,16"
+PLAIN = ["model.weights=layer_table", "optimizer.name=muon"]
 
 
 def get_study():
     models = {f"{n} steps": [f"model.num_layers={n}"] for n in (8, 4, 6)}
     models = {"sampled": [SAMPLED]} | models
+    models |= {"plain 8 steps": PLAIN, "plain sampled": [*PLAIN, SAMPLED]}
     return {
         "baseline": "8 steps",
         "models": models,
