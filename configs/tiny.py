@@ -8,7 +8,9 @@
 Hardware: 2 CPU cores.
 Time: 340 steps, 20 seconds with compilation.
 Result: 2.1 bits per byte of held-out text (a perplexity of 30 to 40, depending on the
-Python version whose library is the text), 40 % less than the unigram model's 3.4.
+Python version whose library is the text), 37 % less than the unigram model's 3.4, in 2,
+4 or 8 solver steps. Without training.depth_steps, 4 steps need 2 % fewer bits, and 2
+steps 11 % more.
 """
 
 from diffeq_former.config import default_config
@@ -31,6 +33,7 @@ def get_config():
     config.optimizer.learning_rate = 0.032
     config.training.num_steps = 340  # x 8 x 128 = 348,160 tokens
     config.training.batch_size = 8
+    config.training.depth_steps = (2, 4, 4)
     config.training.eval_every = 170
     config.training.checkpoint_every = 170
     config.training.sample_every = 340

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 SEQ_LEN = 128
 VOCAB_SIZE = 1024
 PROMPT = "def read(self, "
+SOLVER_STEPS = (4, 2, 8)  # those of the config, half and twice as many
 
 
 def main() -> int:
@@ -37,7 +38,9 @@ def main() -> int:
     try:
         _prepare(dataset)
         _train(dataset, workdir)
-        evaluation = json.loads(_run("tools/evaluate.py", workdir=workdir))
+        num_steps = ",".join(map(str, SOLVER_STEPS))
+        lines = _run("tools/evaluate.py", workdir=workdir, num_steps=num_steps)
+        evaluations = [json.loads(line) for line in lines.splitlines()]
         sample = _run(
             "tools/generate.py",
             workdir=workdir,
@@ -49,7 +52,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"the command failed with exit code {error.returncode}", file=sys.stderr)
         return error.returncode
-    print(_summary(dataset, workdir, evaluation, sample))
+    print(_summary(dataset, workdir, evaluations, sample))
     print(f"\nTotal time: {time.monotonic() - start:.0f} s.")
     return process_exit.OK
 
@@ -98,19 +101,21 @@ def _run(*arguments: str, **options: object) -> str:
     ).stdout
 
 
-def _summary(dataset: Path, workdir: Path, evaluation: dict, sample: str) -> str:
+def _summary(
+    dataset: Path, workdir: Path, evaluations: list[dict], sample: str
+) -> str:
     from diffeq_former.data import unigram
     from diffeq_former.data.dataset import load
     from diffeq_former.training import metrics_file
 
-    bits, unigram_bits = (
-        evaluation["bits_per_byte"],
-        unigram.bits_per_byte(load(dataset)),
-    )
+    bits, *_ = (evaluation["bits_per_byte"] for evaluation in evaluations)
+    own, half, twice = (evaluation["perplexity"] for evaluation in evaluations)
+    unigram_bits = unigram.bits_per_byte(load(dataset))
     rates = [line.get("tokens_per_second") for line in metrics_file.read(workdir)]
     rate = statistics.median(filter(None, rates))
     return f"""
-Validation perplexity  {evaluation["perplexity"]:.1f} per token
+Validation perplexity  {own:.1f} per token
+Depth is a choice      {half:.1f} in half the steps, {twice:.1f} in twice as many
 Bits per byte          {bits:.3f}
 Unigram model          {unigram_bits:.3f} bits per byte on the same tokens;
                        ours needs {1 - bits / unigram_bits:.0%} fewer bits
