@@ -2,11 +2,12 @@
 
 tools/report.py --workdir=runs/small --output=report.html
 
-The page shows the settings, training curves, samples, perplexity by number of solver
-steps, spectra of the weights, the sensitivity of a prediction to the tokens of --text,
-and costs; it is a single file that opens offline. A run that was imported or converted,
-and not trained since, has no training curves and samples; one without a dataset needs
---data for the perplexity. Stdout has one JSON object: output and sections.
+The page shows the settings, provenance (commit, versions, command, devices, data),
+training curves, samples, perplexity by number of solver steps, spectra of the weights,
+the sensitivity of a prediction to the tokens of --text, and costs; it is a single file
+that opens offline. A run that was imported or converted, and not trained since, has no
+provenance, training curves and samples; one without a dataset needs --data for the
+perplexity. Stdout has one JSON object: output and sections.
 
 The mesh is the run's own; if it does not suit the devices, set another as in training:
 --config.mesh.data=1 --config.mesh.fsdp=-1. Requires matplotlib:
@@ -68,6 +69,7 @@ def _sections(run) -> dict:
     metrics = training_curves.read(run.path)
     seq_len, config = run.config.model.max_len, run.config
     training = {
+        "Provenance": lambda _: run_report.provenance_of(run.path),
         "Training": lambda folder: run_report.training(metrics, folder),
         "Samples": lambda _: run_report.samples(run.path / "samples.txt"),
     }

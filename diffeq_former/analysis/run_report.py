@@ -12,6 +12,7 @@ from diffeq_former.analysis.loaded_model import LoadedModel, encode
 from diffeq_former.analysis.registry import load
 from diffeq_former.config import Config
 from diffeq_former.config.dataclass_config import differences
+from diffeq_former.training import provenance
 from diffeq_former.training.flops import forward_flops_per_token, weights_per_token
 
 DEPTHS = (0.5, 0.75, 1.0, 1.5, 2.0)  # relative to num_layers
@@ -26,6 +27,18 @@ def settings(config: Config) -> str:
         rows.append({"setting": name, "value": value, "default": default})
     whole = json.dumps(dataclasses.asdict(config), indent=1)
     return pages.table(rows) + pages.folded("all settings", pages.verbatim(whole))
+
+
+def provenance_of(workdir: Path) -> str:
+    """Show what the last start of training ran on, and earlier ones, collapsed."""
+    rows = []
+    for record in provenance.read(workdir):
+        versions = (f"{name} {x}" for name, x in record["versions"].items())
+        rows.append(record | {"versions": ", ".join(versions)})
+    body = pages.table(rows[-1:])
+    if rows[1:]:
+        body += pages.folded("earlier starts", pages.table(rows[:-1]))
+    return body
 
 
 def training(metrics: training_curves.Metrics, folder: Path) -> str:

@@ -24,6 +24,7 @@ from diffeq_former.training.metrics import Meter
 from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
+from diffeq_former.training.provenance import record_start
 from diffeq_former.training.run_directory import locked
 from diffeq_former.training.run_summary import summarize_run
 from diffeq_former.training.state import TrainState
@@ -99,6 +100,7 @@ class _Loop:
         # All input has been checked; only now does the run directory change.
         if primary:
             run_directory.write(workdir, config, dataset)
+            record_start(workdir, self._step, dataset)
         run_directory.check_same_everywhere(workdir, config, dataset)
         self._writer = closing(
             MetricsWriter(
@@ -166,11 +168,8 @@ class _Loop:
         self._state = None  # frees its memory for the restored state
         abstract = state.abstract(self._config, self._mesh)
         restored = checkpoint.restore_latest(self._directory, abstract, before)
-        self._state, loss, damaged = restored or (
-            self._first_state(self._config, self._mesh),
-            None,
-            [],
-        )
+        first = None if restored else self._first_state(self._config, self._mesh)
+        self._state, loss, damaged = restored or (first, None, [])
         self._step, self._rollbacks = int(self._state.step), int(self._state.rollbacks)
         self._saved = self._step if restored else None
         self._metrics, self._bad_steps = None, 0

@@ -1,8 +1,8 @@
 """The run directory: everything needed to resume, evaluate or use a run.
 
 It contains config.json, tokenizer/, dataset.json (a copy of the dataset's manifest),
-checkpoints/, metrics.jsonl, TensorBoard events, samples.txt, checkpoints-damaged/ if
-there were any, and lock, which is held while a run trains.
+checkpoints/, metrics.jsonl, provenance.jsonl, TensorBoard events, samples.txt,
+checkpoints-damaged/ if there were any, and lock, which is held while a run trains.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ def assert_done(result, workdir, start: int) -> None:
     )
     assert {path.name for path in workdir.iterdir() if "tfevents" not in path.name} == {
         *("config.json", "dataset.json", "tokenizer", "checkpoints"),
-        *("metrics.jsonl", "samples.txt", "lock"),
+        *("metrics.jsonl", "provenance.jsonl", "samples.txt", "lock"),
     }
     assert any("tfevents" in path.name for path in workdir.iterdir())
 

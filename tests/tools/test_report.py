@@ -12,7 +12,8 @@ from diffeq_former.analysis import run_report
 from diffeq_former.json_io import read_object
 
 TOOL = "report.py"
-SECTIONS = ["Settings", "Training", "Samples", "Depth"]
+OF_TRAINING = ["Provenance", "Training", "Samples"]
+SECTIONS = ["Settings", *OF_TRAINING, "Depth"]
 SECTIONS += ["Spectra of the weights", "Sensitivity", "Costs"]
 
 
@@ -43,6 +44,7 @@ def test_all_is_on_one_page(report, trained):
     sources = re.findall('(?:src|href)="([^"]*)"', page)
     assert all(source.startswith("data:") for source in sources)
     assert "optimizer.learning_rate</td><td>0.05" in page
+    assert "<th>step</th><td>0</td>" in page and "<th>data_sha256</th><td>" in page
     depth = page.partition("<h2>Depth</h2>")[2].partition("<h2>")[0]
     assert re.findall(r"<tr><td>(\d+)<", depth) == ["1", "2"]
     assert "the &lt;cat&gt;" in page and "the <cat>" not in page
@@ -65,7 +67,7 @@ def test_a_discretised_run_has_no_training(tool, trained, tmp_path):
     flags = (f"--workdir={trained.workdir}", f"--output={run}", "--num_steps=2")
     assert tool("convert.py", "discretise", *flags).returncode == 0
     titles, _ = sections_of(tool, tmp_path, run, "--text=the")
-    assert titles == [x for x in SECTIONS if x not in ("Training", "Samples")]
+    assert titles == [x for x in SECTIONS if x not in OF_TRAINING]
 
 
 def test_an_imported_run_is_evaluated_on_data_that_is_given(tool, tmp_path):
