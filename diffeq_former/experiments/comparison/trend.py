@@ -90,7 +90,10 @@ def plot(rows: list[dict], picture: Path) -> None:
         left.set_ylabel("held-out loss (nats per token)")
         right.set_ylabel("difference to the baseline (nats)")
         right.axhline(0, color="black", linewidth=0.8)
+        flops = rows[0]["training_flops"]
         for axes in (left, right):
             axes.set(xscale="log", xlabel="FLOPs of the training")
+            axes.set_xticks(flops, [f"{x:.1e}" for x in flops])
+            axes.set_xticks([], minor=True)
             axes.grid(alpha=0.3)
         left.legend()
