@@ -34,7 +34,12 @@ REQUIREMENTS = [
 QUANTIZED = ["qwix>=0.1.8,<0.2"]
 PLOT = ["matplotlib>=3.9,<4"]
 ODE = ["diffrax>=0.7.2,<0.8"]
-SERVE = ["pydantic>=2.12,<3", "starlette>=1,<2", "uvicorn>=0.38,<0.55"]
+SERVE = [
+    "jinja2>=3.1.6,<4",
+    "pydantic>=2.12,<3",
+    "starlette>=1,<2",
+    "uvicorn>=0.38,<0.55",
+]
 
 EXTRAS = {
     "cuda13": ["jax[cuda13]"],

@@ -7,6 +7,10 @@ separates the texts of several prompts. A text ends where the model ends it, bef
 first --stop, or after --max_new_tokens. An empty --prompt= starts a new text. With
 --stream, the text of a single prompt is printed while it is generated.
 
+With --chat, each prompt is the message of a user, formatted with the chat template of
+the model's tokenizer, and only the reply is printed. Requires jinja2: pip install -e
+'.[serve]'.
+
 With --num_steps and --solver, other solver steps than in training are taken. With
 --rtol, they adapt to the prompts, by the error that the solver (heun, midpoint, or one
 of diffrax) estimates for its steps, and stay the same for the text that follows. One
@@ -51,6 +55,11 @@ _TOP_P = flags.DEFINE_float(
     1.0,
     "Sample only from the fewest most likely tokens with this total probability.",
 )
+_MIN_P = flags.DEFINE_float(
+    "min_p",
+    0.0,
+    "Sample only from tokens at least this times as probable as the most likely one.",
+)
 _SEED = flags.DEFINE_integer(
     "seed",
     0,
@@ -62,6 +71,7 @@ _STOP = flags.DEFINE_multi_string(
     "stop", [], "A text ends before this string; can be repeated."
 )
 _STREAM = flags.DEFINE_bool("stream", False, "Print the text while it is generated.")
+_CHAT = flags.DEFINE_bool("chat", False, "Reply to each prompt as a user's message.")
 _DRAFT_STEPS = flags.DEFINE_integer(
     "draft_steps", 0, "Solver steps of the draft model; 0: no speculative decoding."
 )
@@ -81,19 +91,20 @@ def main() -> None:
     from diffeq_former.distributed.multihost import is_primary
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.sampling import Sampling
-    from diffeq_former.inference.text import continue_texts
+    from diffeq_former.inference.text import continue_ids, continue_texts
 
     _check_flags()
     process_flags.start_from_flags()
     compilation_cache.enable()
-    sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
+    sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
     draft = _draft()
     if draft:  # check the settings before loading the checkpoint
         draft.config(_SOLVER_FLAGS.read_model(_WORKDIR.value))
     run = _SOLVER_FLAGS.load_run(_WORKDIR.value)
     model, grid = run.config.model, None
+    chats = _chats(run) if _CHAT.value else None
     if _RTOL.value:
-        adapted = run.adapt(_PROMPTS.value, _RTOL.value)
+        adapted = _adapt(run, chats)
         model, grid = adapted.config, adapted.grid
         steps = {
             "num_steps": model.num_layers,
@@ -102,17 +113,18 @@ def main() -> None:
     generator = Generator(model, run.mesh, run.tokenizer.vocab_size, draft, grid)
     printer = _Printer() if _STREAM.value and is_primary() else None
     start = time.perf_counter()
-    texts = continue_texts(
-        generator,
-        run.tokenizer,
-        run.params,
-        _PROMPTS.value,
-        max_new_tokens=_MAX_NEW_TOKENS.value,
-        seed=_SEED.value,
-        stop=_STOP.value,
-        show=printer,
+    options = {
+        "max_new_tokens": _MAX_NEW_TOKENS.value,
+        "seed": _SEED.value,
+        "stop": _STOP.value,
+        "show": printer,
         **dataclasses.asdict(sampling),
-    )
+    }
+    loaded = (generator, run.tokenizer, run.params)
+    if chats:
+        texts = continue_ids(*loaded, chats, before=[], **options)
+    else:
+        texts = continue_texts(*loaded, _PROMPTS.value, **options)
     seconds = time.perf_counter() - start
     if is_primary():
         text = "\n---\n".join(texts)
@@ -131,6 +143,36 @@ def _check_flags() -> None:
             f"--stream: expected one --prompt, got {len(_PROMPTS.value)}; leave it out"
             " for several"
         )
+
+
+def _chats(run) -> list[list[int]]:
+    """Return the token ids of each prompt as the message of a user."""
+    from diffeq_former.errors import UserError
+    from diffeq_former.training import run_directory
+
+    try:
+        from diffeq_former.inference.chat_template import ChatTemplate
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"the package {error.name} is missing: pip install -e '.[serve]'"
+        ) from error
+    template = ChatTemplate.read(run.path / run_directory.TOKENIZER, run.tokenizer)
+    try:
+        return [
+            template.encode([{"role": "user", "content": prompt}])
+            for prompt in _PROMPTS.value
+        ]
+    except UserError as error:
+        raise UserError(f"--chat: {error}") from error
+
+
+def _adapt(run, chats: list[list[int]] | None):
+    """Return the steps over depth that the run's solver chooses for the prompts."""
+    from diffeq_former.inference.adaptive_steps import adapt
+
+    if chats:
+        return adapt(run.config.model, run.params, chats, run.mesh, _RTOL.value)
+    return run.adapt(_PROMPTS.value, _RTOL.value)
 
 
 def _draft():

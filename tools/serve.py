@@ -1,4 +1,4 @@
-r"""Serves a run's latest checkpoint over HTTP, with OpenAI's completions protocol.
+r"""Serves a run's latest checkpoint over HTTP, with OpenAI's protocol.
 
 tools/serve.py --workdir=runs/tiny --port=8000
 curl localhost:8000/v1/completions -H 'Content-Type: application/json' \
@@ -6,15 +6,19 @@ curl localhost:8000/v1/completions -H 'Content-Type: application/json' \
 
 When the server is ready, it prints one JSON object on stdout: host, port, and model
 (the name of the run's folder). It accepts connections only from this machine, unless
---host is another address; there is no authentication. Ctrl-C and SIGTERM stop the
-server after the requests in progress. See docs/serving.md. Requires starlette, uvicorn
-and pydantic: pip install -e '.[serve]'.
+--host is another address. With --api_key, or the environment variable
+DIFFEQ_FORMER_API_KEY, which other users of the machine cannot see, clients need that
+key. With --cors_origin=https://example.org, web pages of that origin may use the
+server. Ctrl-C and SIGTERM stop the server after the requests in progress. See
+docs/serving.md. Requires starlette, uvicorn, pydantic and jinja2:
+pip install -e '.[serve]'.
 
 With --num_steps and --solver, other solver steps than in training are taken. The mesh
 is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
 """
 
+import os
 import socket
 from pathlib import Path
 
@@ -24,6 +28,7 @@ from diffeq_former import cli
 from diffeq_former.cli import mesh_flags, solver_flags
 from diffeq_former.json_io import print_line
 
+_KEY_VARIABLE = "DIFFEQ_FORMER_API_KEY"
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen on.")
 _PORT = flags.DEFINE_integer(
@@ -32,6 +37,14 @@ _PORT = flags.DEFINE_integer(
     "The port to listen on; 0: any free port.",
     lower_bound=0,
     upper_bound=65535,
+)
+_API_KEY = flags.DEFINE_string(
+    "api_key",
+    None,
+    f"The key that clients need; default: that in {_KEY_VARIABLE}, or none.",
+)
+_CORS_ORIGINS = flags.DEFINE_multi_string(
+    "cors_origin", [], "An origin whose web pages may use the server; can be repeated."
 )
 _DRAFT_STEPS = flags.DEFINE_integer(
     "draft_steps", 0, "Solver steps of the draft model; 0: no speculative decoding."
@@ -48,8 +61,11 @@ def main() -> None:
     from diffeq_former.errors import UserError
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.speculative import Draft
+    from diffeq_former.training import run_directory
 
     try:
+        from diffeq_former.inference.app import make_app
+        from diffeq_former.inference.chat_template import ChatTemplate
         from diffeq_former.inference.engine import Engine
         from diffeq_former.inference.server import Server
     except ModuleNotFoundError as error:
@@ -69,7 +85,17 @@ def main() -> None:
             run.config.model, run.mesh, run.tokenizer.vocab_size, draft
         )
         engine = Engine(generator, run.params, run.tokenizer)
-        server = Server(workdir.name, engine, run.tokenizer)
+        folder = workdir / run_directory.TOKENIZER
+        template = ChatTemplate.read(folder, run.tokenizer)
+        app = make_app(
+            workdir.name,
+            engine,
+            run.tokenizer,
+            template,
+            api_key=_API_KEY.value or os.environ.get(_KEY_VARIABLE),
+            cors_origins=_CORS_ORIGINS.value,
+        )
+        server = Server(app, engine)
         listener.listen()
         host, port = listener.getsockname()[:2]
         ready = {"host": host, "port": port, "model": workdir.name}

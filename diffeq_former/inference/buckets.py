@@ -3,6 +3,7 @@
 SHORTEST = 16  # smallest prefill chunk, in tokens; at most CHUNK
 CHUNK = 256  # largest prefill chunk; longer prompts take several calls
 SHORTEST_CACHE = 256  # smallest cache, in slots
+FEWEST_SORTED = 64  # tokens
 
 
 def batch_size(num_sequences: int, shards: int) -> int:
@@ -18,6 +19,11 @@ def chunk(longest: int) -> int:
 def cache(needed: int, max_len: int) -> int:
     """Return the number of slots of the cache, at most `max_len`."""
     return min(_doubled(SHORTEST_CACHE, needed), max_len)
+
+
+def num_sorted(top_k: int) -> int:
+    """Return how many of the most likely tokens top-k sampling sorts."""
+    return _doubled(FEWEST_SORTED, top_k)
 
 
 def _doubled(smallest: int, needed: int) -> int:

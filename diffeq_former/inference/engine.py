@@ -10,6 +10,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.inference.batch import Sequence
 from diffeq_former.inference.continuation import Continuation
 from diffeq_former.inference.generate import Generator
+from diffeq_former.inference.prompts import without_before
 from diffeq_former.inference.protocol import MOST_CHOICES, Completion, RequestError
 
 MOST_WAITING = 64  # length of the request queue
@@ -47,8 +48,9 @@ class Job:
             for i, prompt in enumerate(prompts)
         ]
         self.send, self.cancelled = send, False
-        start = len(tokenizer.before)
-        self._texts = [Continuation(tokenizer, p[start:], c.stop) for p in prompts]
+        self._stop_ids = set(c.stop_token_ids)
+        texts = [without_before(prompt, tokenizer.before) for prompt in prompts]
+        self._texts = [Continuation(tokenizer, text, c.stop) for text in texts]
         self._unsent = {i: t.prompt_text for i, t in enumerate(self._texts) if c.echo}
 
     def __enter__(self) -> "Job":
@@ -62,6 +64,9 @@ class Job:
         if self.cancelled:
             return True
         sequence, text = self.sequences[i], self._texts[i]
+        stops = (k for k, token in enumerate(tokens) if token in self._stop_ids)
+        if (end := next(stops, None)) is not None:
+            tokens, ended = tokens[:end], True
         new = self._unsent.pop(i, "") + text.update(tokens, ended)
         reason = None
         if text.stopped or ended:
@@ -69,7 +74,7 @@ class Job:
             reason = "length" if at_limit else "stop"
         if new or reason:
             self.send(Piece(i, new, reason, text.num_tokens))
-        return text.stopped
+        return text.stopped or ended
 
 
 class Engine:
@@ -96,6 +101,13 @@ class Engine:
     def max_len(self) -> int:
         """The most tokens of a prompt and its continuation."""
         return self._generator.max_len
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests in the queue."""
+        with self._changed:
+            self._drop_cancelled()
+            return len(self._waiting)
 
     def submit(
         self, completion: Completion, send: Callable[[Piece | RequestError], None]

@@ -118,6 +118,7 @@ class Generator:
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         seed: int = 0,
         before: list[int],
         ends: Collection[int],
@@ -129,9 +130,10 @@ class Generator:
           params: Parameters of the model.
           prompts: Token ids, of any lengths.
           max_new_tokens: Maximum number of tokens that follow a prompt.
-          temperature: See `sampling.Sampling`, as for `top_k` and `top_p`.
+          temperature: See `sampling.Sampling`, as for the next three.
           top_k: See there.
           top_p: See there.
+          min_p: See there.
           seed: Prompt i is continued with seed + i, independently of the other prompts
             in the batch. Less than 2**32.
           before: Tokens to prepend to each prompt (`Tokenizer.before`), such as the
@@ -144,7 +146,7 @@ class Generator:
           UserError: If a value is out of range, or prompt and new tokens exceed the
             model's `max_len`.
         """
-        sampling = Sampling(temperature, top_k, top_p)
+        sampling = Sampling(temperature, top_k, top_p, min_p)
         sequences = [
             Sequence(
                 [*before, *prompt],

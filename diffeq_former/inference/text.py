@@ -21,7 +21,6 @@ def continue_texts(
     params: dict,
     prompts: list[str],
     *,
-    stop: Sequence[str] = (),
     show: Callable[[int, str], None] | None = None,
     **options,
 ) -> list[str]:
@@ -32,25 +31,64 @@ def continue_texts(
       tokenizer: Tokenizer of the model.
       params: Parameters of the model.
       prompts: The texts to continue.
-      stop: Stop strings; a text ends before the first of them.
       show: Called with the index of a prompt and its new text, which at first includes
         the prompt.
+      **options: `stop` and other options of `continue_ids`.
+    """
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    prompt_texts = [tokenizer.decode(ids) for ids in encoded]
+    not_shown = dict(enumerate(prompt_texts))
+
+    def show_all(i: int, new: str) -> None:
+        show(i, not_shown.pop(i, "") + new)
+
+    new_texts = continue_ids(
+        generator,
+        tokenizer,
+        params,
+        encoded,
+        before=tokenizer.before,
+        show=show and show_all,
+        **options,
+    )
+    return [a + b for a, b in zip(prompt_texts, new_texts, strict=True)]
+
+
+def continue_ids(
+    generator: Generator,
+    tokenizer,
+    params: dict,
+    prompts: list[list[int]],
+    *,
+    before: list[int],
+    stop: Sequence[str] = (),
+    show: Callable[[int, str], None] | None = None,
+    **options,
+) -> list[str]:
+    """Return the text that follows each prompt, up to the first stop string.
+
+    Args:
+      generator: Generator of the model.
+      tokenizer: Tokenizer of the model.
+      params: Parameters of the model.
+      prompts: Token ids.
+      before: Token ids to prepend to each prompt.
+      stop: Stop strings; a text ends before the first of them.
+      show: Called with the index of a prompt and its new text.
       **options: Options of `Generator.generate`.
     """
     check_stop(list(stop))
-    encoded = [tokenizer.encode(prompt) for prompt in prompts]
-    continuations = [Continuation(tokenizer, ids, list(stop)) for ids in encoded]
-    not_shown = {i: c.prompt_text for i, c in enumerate(continuations)}
+    continuations = [Continuation(tokenizer, ids, list(stop)) for ids in prompts]
 
     def watch(i: int, tokens: list[int], ended: bool) -> bool:
         new = continuations[i].update(tokens, ended)
         if show is not None:
-            show(i, not_shown.pop(i, "") + new)
+            show(i, new)
         return continuations[i].stopped
 
-    special = {"before": tokenizer.before, "ends": tokenizer.ends}
-    generator.generate(params, encoded, watch=watch, **special, **options)
-    return [c.prompt_text + c.text for c in continuations]
+    special = {"before": before, "ends": tokenizer.ends}
+    generator.generate(params, prompts, watch=watch, **special, **options)
+    return [c.text for c in continuations]
 
 
 def make_continue(

@@ -1,5 +1,6 @@
 """A server in this process, and requests to it."""
 
+import contextlib
 import dataclasses
 import json
 import socket
@@ -11,7 +12,10 @@ from typing import NamedTuple
 import pytest
 from cases import TINY, mesh_of, params_of
 
-from diffeq_former.data.tokenizers import ByteTokenizer
+from diffeq_former.conversion.hf_tokenizer import byte_tokenizer_json
+from diffeq_former.data.tokenizers import ByteTokenizer, HFTokenizer, load_saved
+from diffeq_former.inference.app import make_app
+from diffeq_former.inference.chat_template import ChatTemplate
 from diffeq_former.inference.engine import Engine
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.server import Server
@@ -41,12 +45,13 @@ class Served(NamedTuple):
         return [t.removeprefix(p) for t, p in zip(texts, prompts, strict=True)]
 
 
-@pytest.fixture(scope="session")
-def served():
-    tokenizer, params = ByteTokenizer(), params_of(MODEL)
+@contextlib.contextmanager
+def serving(tokenizer, template, **options):
+    """A server of the model with a tokenizer; options are those of `make_app`."""
+    params = params_of(MODEL)
     generator = Generator(MODEL, mesh_of(), tokenizer.vocab_size)
     engine = Engine(generator, params, tokenizer)
-    server = Server(NAME, engine, tokenizer)
+    server = Server(make_app(NAME, engine, tokenizer, template, **options), engine)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
@@ -57,23 +62,40 @@ def served():
 
 
 @pytest.fixture(scope="session")
-def ask(served):
-    """Status and JSON (or the events of a stream) of a request."""
+def serve():
+    return serving
 
-    def request(path, content=None, method=None, headers=None):
-        is_raw = content is None or isinstance(content, bytes)
-        body = content if is_raw else json.dumps(content).encode()
-        asked = urllib.request.Request(
-            served.url + path, body, headers or {}, method=method
-        )
-        try:
-            with urllib.request.urlopen(asked, timeout=600) as response:
-                return response.status, _read(response)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, _read(error)
 
+@pytest.fixture(scope="session")
+def served():
+    tokenizer = ByteTokenizer()
+    with serving(tokenizer, ChatTemplate(None, {}, tokenizer)) as served:
+        yield served
+
+
+def request(url, content=None, method=None, headers=None):
+    """Return status and JSON (or the events of a stream) of a request."""
+    is_raw = content is None or isinstance(content, bytes)
+    body = content if is_raw else json.dumps(content).encode()
+    asked = urllib.request.Request(url, body, headers or {}, method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=600) as response:
+            return response.status, _read(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, _read(error)
+
+
+@pytest.fixture(scope="session")
+def request_to():
     return request
+
+
+@pytest.fixture(scope="session")
+def ask(served):
+    return lambda path, *arguments, **options: request(
+        served.url + path, *arguments, **options
+    )
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +103,66 @@ def complete(ask):
     return lambda **fields: ask("/v1/completions", fields)
 
 
+# As of ChatML, but with a begin-of-text token.
+TEMPLATE = """{{ bos_token }}
+{%- for message in messages %}
+    {%- if message.role == "developer" %}
+        {{- raise_exception("no developers") }}
+    {%- endif %}
+    {{- "<|im_start|>" + message.role + "\\n" + message.content | trim }}
+    {{- "<|im_end|>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- "<|im_start|>assistant\\n" }}
+{%- endif %}
+"""
+
+
+@pytest.fixture(scope="session")
+def chat_folder(tmp_path_factory):
+    """The tokenizer folder of a run: bytes, special tokens and a template."""
+    from tokenizers import Tokenizer as Backend
+
+    folder = tmp_path_factory.mktemp("chat")
+    backend = Backend.from_str(byte_tokenizer_json())
+    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    (folder / HFTokenizer.FILE).write_text(backend.to_str())
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": {"content": "<|endoftext|>", "__type": "AddedToken"},
+        "eos_token": "<|im_end|>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chat_tokenizer(chat_folder):
+    return load_saved(chat_folder)
+
+
+@pytest.fixture(scope="session")
+def chat_template(chat_folder, chat_tokenizer):
+    return ChatTemplate.read(chat_folder, chat_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def chat_served(chat_tokenizer, chat_template):
+    with serving(chat_tokenizer, chat_template) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def chat(chat_served):
+    url = f"{chat_served.url}/v1/chat/completions"
+    return lambda **fields: request(url, fields)
+
+
 def _read(response):
     text = response.read().decode()
+    if response.headers["Content-Type"].startswith("text/plain"):
+        return text
     if response.headers["Content-Type"] == "application/json":
         return json.loads(text) if text else None
     events = text.removesuffix("\n\n").split("\n\n")

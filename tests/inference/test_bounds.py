@@ -1,14 +1,14 @@
 """Bounds of connections, bodies and prompts; other clients are served meanwhile."""
 
 import contextlib
-import json
 import time
 
 import pytest
 
 from diffeq_former.data.tokenizers import ByteTokenizer
-from diffeq_former.inference import bounds, protocol
-from diffeq_former.inference.protocol import RequestError
+from diffeq_former.errors import UserError
+from diffeq_former.inference import bounds
+from diffeq_former.inference.prompts import prompt_ids
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
 
@@ -94,12 +94,10 @@ class Counting(ByteTokenizer):
 )
 def test_a_prompt_is_not_read_to_its_end(prompt, found):
     tokenizer = Counting()
-    body = json.dumps({"prompt": prompt}).encode()
-    with pytest.raises(RequestError) as error:
-        protocol.parse(body, "tiny", tokenizer, 100)
-    assert (error.value.status, error.value.field) == (400, "prompt")
+    with pytest.raises(UserError) as error:
+        prompt_ids(prompt, tokenizer, 100)
     assert str(error.value) == (
-        f"prompt: {found} tokens, 1 of them before the text, are more than the model's"
+        f"{found} tokens, 1 of them before the text, are more than the model's"
         " max_len of 100; shorten it to at most 100 tokens"
     )
     assert tokenizer.num_characters <= 400
@@ -113,8 +111,7 @@ def test_long_texts_of_few_tokens_are_prompts(length):
         def encode(self, text):
             return [97] * (len(text) // 100)
 
-    body = json.dumps({"prompt": "a" * length}).encode()
-    [ids] = protocol.parse(body, "tiny", Coarse(), 100).prompt
+    ids = prompt_ids("a" * length, Coarse(), 100)
     assert ids == [256] + [97] * (length // 100)
 
 
@@ -133,5 +130,4 @@ def test_long_texts_of_few_tokens_are_prompts(length):
 def test_ids_that_begin_as_texts_do_get_no_second_beginning(prompt, ids):
     tokenizer = ByteTokenizer()
     tokenizer.opening = (256, 10)
-    body = json.dumps({"prompt": prompt}).encode()
-    assert protocol.parse(body, "tiny", tokenizer, 3 + len(ids)).prompt == [ids]
+    assert prompt_ids(prompt, tokenizer, 3 + len(ids)) == ids

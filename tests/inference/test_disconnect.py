@@ -112,13 +112,21 @@ def test_a_prompt_is_not_read_to_its_end(programs, jobs, post, complete):
     assert programs.calls == ["read", "read", *ITS_CALLS]
 
 
-def test_a_waiting_request_is_not_run(programs, jobs, post, complete):
+def num_left(ask):
+    """The number of requests whose clients left before the response began."""
+    *_, text = ask("/metrics")
+    _, _, count = text.partition('path="/v1/completions",status="499"} ')
+    return int(count.partition("\n")[0] or 0)
+
+
+def test_a_waiting_request_is_not_run(programs, jobs, post, complete, ask):
+    before = num_left(ask)
     programs.pause_before("read")
     with post(prompt="a", max_tokens=8) as running:
         programs.wait_until_paused()
         with post(prompt="a" * 1500, max_tokens=8):
             wait_for(lambda: len(jobs) == 2)
-        wait_for(lambda: jobs[1].cancelled)
+        wait_for(lambda: jobs[1].cancelled and num_left(ask) == before + 1)
         programs.proceed()
         assert running.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
     assert complete(**FOLLOWER)[0] == 200

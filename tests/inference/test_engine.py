@@ -83,6 +83,7 @@ def test_more_than_so_many_do_not_wait(engine, paused):
     assert paused.started.acquire(timeout=600)
     for _ in range(MOST_WAITING):
         Submitted(engine, completion())
+    assert engine.num_waiting == MOST_WAITING
     with pytest.raises(RequestError, match="too many requests are waiting") as raised:
         Submitted(engine, completion())
     assert raised.value.status == 429

@@ -8,8 +8,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.inference.sampling import (
     Rule,
     Sampling,
-    keep_top_k,
-    keep_top_p,
+    keep_most_likely,
     probabilities,
     sample,
 )
@@ -41,25 +40,35 @@ def kept(logits_BV):
     return [set(np.flatnonzero(np.isfinite(row_V))) for row_V in logits_BV]
 
 
-@pytest.mark.parametrize("k", [1, 3, V, V + 5])
-def test_top_k_keeps_the_k_most_likely(logits_BV, k):
-    ours_BV = np.asarray(jax.jit(keep_top_k, static_argnums=1)(logits_BV, k))
+jitted = jax.jit(keep_most_likely, static_argnums=3)
+
+
+@pytest.mark.parametrize(
+    ("k", "num_sorted"), [(1, 1), (1, 4), (3, 4), (4, 4), (3, V), (V, V), (V + 5, 64)]
+)
+def test_top_k_keeps_the_k_most_likely(logits_BV, k, num_sorted):
+    ours_BV = np.asarray(jitted(logits_BV, k, 1.0, num_sorted))
     expected = [set(np.argsort(-row_V)[:k]) for row_V in logits_BV]
     assert kept(ours_BV) == expected
     finite_BV = np.isfinite(ours_BV)
     np.testing.assert_array_equal(ours_BV[finite_BV], logits_BV[finite_BV])
 
 
-def test_top_k_keeps_k_of_equal_logits():
-    assert kept(keep_top_k(np.zeros((2, V), np.float32), 4)) == [{0, 1, 2, 3}] * 2
+@pytest.mark.parametrize("num_sorted", [4, 8, V])
+def test_top_k_keeps_k_of_equal_logits(num_sorted):
+    zeros_BV = np.zeros((2, V), np.float32)
+    assert kept(jitted(zeros_BV, 4, 1.0, num_sorted)) == [{0, 1, 2, 3}] * 2
 
 
-jitted_top_p = jax.jit(keep_top_p)
+def test_without_a_limit_improbable_tokens_are_kept():
+    """Although the others' probabilities add up to 1 in float32."""
+    logits_BV = np.array([[0, -30, -40, -50]], np.float32)
+    assert kept(jitted(logits_BV, 3, 1.0, 4)) == [{0, 1, 2}]
 
 
 @pytest.mark.parametrize("p", [1e-6, 0.3, 0.6, 0.9, 0.999])
 def test_top_p_keeps_the_fewest_tokens_with_that_mass(logits_BV, p):
-    ours_BV = np.asarray(jitted_top_p(logits_BV, p))
+    ours_BV = np.asarray(jitted(logits_BV, V, p, V))
     assert kept(ours_BV) == [fewest_with_mass(row_V, p) for row_V in logits_BV]
     finite_BV = np.isfinite(ours_BV)
     np.testing.assert_array_equal(ours_BV[finite_BV], logits_BV[finite_BV])
@@ -68,8 +77,8 @@ def test_top_p_keeps_the_fewest_tokens_with_that_mass(logits_BV, p):
 def test_top_p_stops_where_the_mass_is_reached():
     """Masses that float32 adds up without error: 1/2, 1/4, 1/8, 1/8."""
     logits_BV = np.log(np.array([[0.125, 0.5, 0.125, 0.25]], np.float32))
-    assert kept(jitted_top_p(logits_BV, 0.5)) == [{1}]
-    assert kept(jitted_top_p(logits_BV, 0.51)) == [{1, 3}]
+    assert kept(jitted(logits_BV, V, 0.5, V)) == [{1}]
+    assert kept(jitted(logits_BV, V, 0.51, V)) == [{1, 3}]
 
 
 DRAWS = 40_000
@@ -91,11 +100,17 @@ def draw(key, logits_BV, rule):
         (Sampling(top_k=2), [4 / 7, 3 / 7, 0, 0]),
         (Sampling(top_p=0.75), [4 / 9, 3 / 9, 2 / 9, 0]),
         (Sampling(top_k=3, top_p=0.75), [4 / 7, 3 / 7, 0, 0]),  # of 9/9, 7/9 suffice
+        (Sampling(min_p=0.6), [4 / 7, 3 / 7, 0, 0]),
+        (Sampling(min_p=1.0), [1, 0, 0, 0]),
+        (Sampling(temperature=0.5, min_p=0.3), [16 / 25, 9 / 25, 0, 0]),
+        # The nucleus is that of all tokens, of which 0.4 + 0.3 are too few.
+        (Sampling(top_p=0.75, min_p=0.4), [4 / 9, 3 / 9, 2 / 9, 0]),
         (Sampling(temperature=0), [1, 0, 0, 0]),
         (Sampling(temperature=1e-30), [1, 0, 0, 0]),
         (Sampling(temperature=1e-300), [1, 0, 0, 0]),  # zero in float32
         (Sampling(top_p=1e-300), [1, 0, 0, 0]),
         (Sampling(top_k=1), [1, 0, 0, 0]),
+        (Sampling(top_k=2**40), [0.4, 0.3, 0.2, 0.1]),  # no int32
     ],
     ids=str,
 )
@@ -109,8 +124,9 @@ def test_frequencies(sampling, expected):
 
 
 def test_a_program_serves_all_numbers_of_a_kind():
-    """Rows of one call have each their own temperature and top_p."""
-    samplings = [Sampling(t, 0, p) for t, p in ((0.5, 0.99), (1.0, 0.75), (2.0, 0.5))]
+    """Rows of one call have each their own numbers."""
+    numbers = ((0.5, 4, 0.99, 0.1), (1.0, 3, 1.0, 0.0), (2.0, 2, 0.5, 0.9))
+    samplings = [Sampling(*row) for row in numbers]
     logits_BV = LOGITS_BV[:3]
     program = jax.jit(lambda *arguments: probabilities(*arguments))
     together_BV = program(logits_BV, Rule.of(samplings))
@@ -129,6 +145,8 @@ def test_a_program_serves_all_numbers_of_a_kind():
         ({"top_k": -1}, "top_k: expected 0 (all tokens) or more, got -1"),
         ({"top_p": 0.0}, "top_p: expected 0 < top_p <= 1, got 0.0"),
         ({"top_p": 1.5}, "top_p: expected 0 < top_p <= 1, got 1.5"),
+        ({"min_p": -0.1}, "min_p: expected 0 <= min_p <= 1, got -0.1"),
+        ({"min_p": float("nan")}, "min_p: expected 0 <= min_p <= 1, got nan"),
         ({"top_p": float("nan")}, "top_p: expected 0 < top_p <= 1"),
     ],
     ids=str,

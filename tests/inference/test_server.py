@@ -65,6 +65,29 @@ def test_a_stop_string_ends_the_text(served, complete):
     )
 
 
+def test_a_stop_token_ends_the_text(served, complete):
+    [whole] = served.texts([PROMPT], temperature=0.0)
+    stop = whole[4]
+    expected = whole.partition(stop)[0]
+    fields = {"prompt": PROMPT, "stop_token_ids": [3, ord(stop)]} | GREEDY
+    _, answer = complete(**fields)
+    assert choices(answer) == [(expected, "stop")]
+    assert answer["usage"]["completion_tokens"] == len(expected) > 0
+    _, events = complete(**fields, stream=True)
+    streamed = [choices(event) for event in events[:-1]]
+    assert streamed[-1][0][1] == "stop"
+    assert "".join(text for [(text, _)] in streamed) == expected
+
+
+@pytest.mark.parametrize("field", [{"top_k": 2}, {"min_p": 0.7}], ids=str)
+def test_sampling_fields_of_other_servers(served, complete, field):
+    fields = {"temperature": 2.0, "seed": 3}
+    _, answer = complete(prompt=PROMPT, **fields, **field)
+    [text] = served.texts([PROMPT], **fields, **field)
+    assert choices(answer) == [(text, "length")]
+    assert served.texts([PROMPT], **fields) != [text]
+
+
 def test_echo_puts_the_prompt_before(served, complete):
     [text] = served.texts([PROMPT], temperature=0.0)
     _, answer = complete(prompt=PROMPT, echo=True, **GREEDY)
@@ -114,6 +137,11 @@ def test_models_and_health(ask):
     assert ask("/health") == (200, {"status": "ok"})
     status, answer = ask("/v1/models?after=1")
     assert (status, answer["object"], answer["data"][0]["id"]) == (200, "list", "tiny")
+    assert ask("/v1/models/tiny") == (200, answer["data"][0])
+    status, answer = ask("/v1/models/openai/gpt-4")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+    message = "model: expected 'tiny', got 'openai/gpt-4'"
+    assert answer["error"]["message"] == message
 
 
 @pytest.mark.parametrize(
@@ -143,6 +171,10 @@ def test_models_and_health(ask):
         ({"temperature": 10**400}, "temperature", "a valid number"),
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"top_p": 2}, "top_p", "less than or equal to 1"),
+        ({"top_k": -1}, "top_k", "greater than or equal to 0"),
+        ({"min_p": 1.5}, "min_p", "less than or equal to 1"),
+        ({"stop_token_ids": 3}, "stop_token_ids", "a valid array"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids", "a valid integer"),
         ({"n": 0}, "n", "greater than or equal to 1"),
         ({"n": 65}, "n", "less than or equal to 64"),
         ({"n": 33, "prompt": ["a", "b"]}, "n", "at most 64 choices in all"),
@@ -188,7 +220,7 @@ def test_another_model(complete):
 
 
 def test_unknown_paths_and_methods(ask):
-    for path in ("/", "/v1", "/v1/chat/completions"):
+    for path in ("/", "/v1", "/v1/embeddings"):
         status, answer = ask(path, {"prompt": "a"})
         assert (status, answer["error"]["message"]) == (404, f"POST {path}: Not Found")
     for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"):

@@ -1,12 +1,15 @@
 """tools/generate.py as a user runs it."""
 
 import json
+import shutil
+import sys
 
 import pytest
 from cases import mesh_of
 
 from diffeq_former import load
-from diffeq_former.inference.text import make_continue, make_sampler
+from diffeq_former.inference.generate import Generator
+from diffeq_former.inference.text import continue_ids, make_continue, make_sampler
 
 TOOL = "generate.py"
 
@@ -23,7 +26,8 @@ def test_prints_the_texts(tool, trained, continue_texts):
         TOOL,
         f"--workdir={trained.workdir}",
         *("--prompt=the cat", "--prompt=", "--max_new_tokens=6"),
-        *("--temperature=1.3", "--top_k=50", "--top_p=0.9", "--seed=5"),
+        *("--temperature=1.3", "--top_k=50", "--top_p=0.9", "--min_p=0.01"),
+        "--seed=5",
     )
     assert result.returncode == 0, result.stderr
     expected = continue_texts(
@@ -32,6 +36,7 @@ def test_prints_the_texts(tool, trained, continue_texts):
         temperature=1.3,
         top_k=50,
         top_p=0.9,
+        min_p=0.01,
         seed=5,
     )
     assert expected[0].startswith("the cat")
@@ -85,6 +90,43 @@ def test_other_steps_over_depth(tool, trained):
     }
 
 
+@pytest.fixture(scope="module")
+def chat_run(tmp_path_factory, trained):
+    """The run with a chat template."""
+    workdir = tmp_path_factory.mktemp("chat") / "run"
+    shutil.copytree(trained.workdir, workdir)
+    template = workdir / "tokenizer" / "chat_template.jinja"
+    template.write_text("{{ messages[0].role[0] }}:{{ messages[0].content }}|")
+    return workdir
+
+
+def test_replies_to_a_message(tool, trained, chat_run):
+    """As a whole, as a stream, and with steps that adapt to it."""
+    flags = (f"--workdir={chat_run}", "--chat", "--temperature=0")
+    flags += ("--max_new_tokens=8", "--prompt=mat")
+    run = trained.run
+    generator = Generator(run.config.model, mesh_of(), run.tokenizer.vocab_size)
+    options = {"max_new_tokens": 8, "temperature": 0.0, "before": []}
+    model = (generator, run.tokenizer, run.params)
+    [expected] = continue_ids(*model, [list(b"u:mat|")], **options)
+    for more in ((), ("--stream",)):
+        result = tool(TOOL, *flags, *more)
+        assert (result.returncode, result.stdout) == (0, expected + "\n"), result.stderr
+    result = tool(TOOL, *flags, "--solver=heun", "--num_steps=4", "--rtol=0.1")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stderr)["num_steps"] > 0
+
+
+def test_chats_need_a_template_and_jinja(refused, trained, chat_run, monkeypatch):
+    line = refused(TOOL, f"--workdir={trained.workdir}", "--chat", "--prompt=a")
+    assert line.startswith("--chat: this model has no chat template; complete a text")
+    name = "diffeq_former.inference.chat_template"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    line = refused(TOOL, f"--workdir={chat_run}", "--chat", "--prompt=a")
+    assert line == "the package jinja2 is missing: pip install -e '.[serve]'"
+
+
 def test_training_sampled_the_same(trained):
     """What the loop wrote down is what its sampler makes of the last parameters."""
     sample = make_sampler(trained.run.config, mesh_of(), trained.run.tokenizer)
@@ -99,6 +141,7 @@ def test_training_sampled_the_same(trained):
         ("--temperature=-1", "temperature: expected 0 (greedy) or more, got -1.0"),
         ("--top_k=-2", "top_k: expected 0 (all tokens) or more, got -2"),
         ("--top_p=1.5", "top_p: expected 0 < top_p <= 1, got 1.5"),
+        ("--min_p=2", "min_p: expected 0 <= min_p <= 1, got 2.0"),
         ("--max_new_tokens=-1", "max_new_tokens: expected 0 or more, got -1"),
         (
             "--max_new_tokens=15",

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 
 import pytest
@@ -15,7 +17,8 @@ from cases import mesh_of
 from runs import ROOT
 from several import free_port
 
-from diffeq_former.inference.text import make_continue
+from diffeq_former.inference.generate import Generator
+from diffeq_former.inference.text import continue_ids, make_continue
 
 TOOL = "serve.py"
 
@@ -34,8 +37,8 @@ def serving(*flags):
             process.kill()
 
 
-def post(ready, **fields):
-    url = f"http://{ready['host']}:{ready['port']}/v1/completions"
+def post(ready, path="/v1/completions", **fields):
+    url = f"http://{ready['host']}:{ready['port']}{path}"
     body = json.dumps(fields).encode()
     with urllib.request.urlopen(url, body, timeout=600) as response:
         return json.load(response)
@@ -72,6 +75,23 @@ def test_serves_until_it_is_terminated(trained, expected):
     assert answer["choices"][0]["text"] == expected
 
 
+def test_serves_chats_by_the_template_of_the_run(tmp_path, trained):
+    shutil.copytree(trained.workdir, tmp_path / "run")
+    file = tmp_path / "run" / "tokenizer" / "chat_template.jinja"
+    file.write_text("{{ messages[0].content }}:")
+    messages = [{"role": "user", "content": "a mat"}]
+    options = {"temperature": 0, "max_tokens": 8}
+    with serving(f"--workdir={tmp_path}/run") as process:
+        ready = json.loads(process.stdout.readline())
+        answer = post(ready, "/v1/chat/completions", messages=messages, **options)
+    run = trained.run
+    generator = Generator(run.config.model, mesh_of(), run.tokenizer.vocab_size)
+    model = (generator, run.tokenizer, run.params)
+    options = {"max_new_tokens": 8, "temperature": 0.0, "before": []}
+    [expected] = continue_ids(*model, [list(b"a mat:")], **options)
+    assert answer["choices"][0]["message"]["content"] == expected
+
+
 def test_serves_drafted_text_until_ctrl_c(tool, trained, expected):
     ready, answers = {"host": "127.0.0.1", "port": free_port()}, []
     ended = threading.Event()
@@ -99,6 +119,25 @@ def test_serves_drafted_text_until_ctrl_c(tool, trained, expected):
     )
     [answer] = answers
     assert answer["choices"][0]["text"] == expected
+
+
+@pytest.mark.parametrize("in_environment", [False, True])
+def test_a_key(trained, monkeypatch, in_environment):
+    if in_environment:
+        monkeypatch.setenv("DIFFEQ_FORMER_API_KEY", "secret")
+    flags = () if in_environment else ("--api_key=secret",)
+    flags += ("--cors_origin=https://a.org", "--cors_origin=https://b.org")
+    with serving(f"--workdir={trained.workdir}", *flags) as process:
+        ready = json.loads(process.stdout.readline())
+        url = f"http://{ready['host']}:{ready['port']}/v1/models"
+        with pytest.raises(urllib.error.HTTPError, match="401") as raised:
+            urllib.request.urlopen(url, timeout=600)
+        raised.value.close()
+        headers = {"Authorization": "Bearer secret", "Origin": "https://b.org"}
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(request, timeout=600) as response:
+            allowed = response.headers["Access-Control-Allow-Origin"]
+    assert (response.status, allowed) == (200, "https://b.org")
 
 
 def test_a_port_that_is_taken(refused, trained):
