@@ -54,6 +54,7 @@ class Run(LoadedRun):
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         seed: int = 0,
         stop: Sequence[str] = (),
         rtol: float = 0.0,
@@ -67,6 +68,8 @@ class Run(LoadedRun):
           top_k: Sample only from the k most likely tokens; 0: from all.
           top_p: Sample only from the fewest most likely tokens with this total
             probability.
+          min_p: Sample only from tokens at least this times as probable as the most
+            likely one.
           seed: The seed of the sampling; prompt i uses seed + i.
           stop: A text ends before the first of these strings.
           rtol: The tolerance of adaptive steps over depth (`ode/adaptive.py`), which
@@ -95,6 +98,7 @@ class Run(LoadedRun):
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            min_p=min_p,
             seed=seed,
             stop=stop,
         )

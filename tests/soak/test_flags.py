@@ -8,7 +8,7 @@ from outcome import assert_allowed, strict_json
 # Tools with flags that work, and those whose values are random.
 TOOLS = {
     "generate.py --workdir={run} --prompt=the --max_new_tokens=4": (
-        *("max_new_tokens", "temperature", "top_k", "top_p", "seed"),
+        *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed"),
         *("num_steps", "draft_steps", "draft_tokens", "prompt", "stop"),
     ),
     "evaluate.py --workdir={run}": ("num_steps", "batch_size"),
