@@ -49,7 +49,7 @@ EXTRAS = {
     "plan-tpu": ["jax[tpu]"],
     "plan-gpu": ["jax[cuda13-local]", "nvidia-cuda-nvcc>=13,<14", "nvidia-cudnn-cu13"],
     "quantized": QUANTIZED,
-    "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5,<6"],
+    "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5.20,<6"],
     "ode": ODE,
     "plot": PLOT,
     "serve": SERVE,

@@ -9,8 +9,8 @@ feed-forward step before and half after the attention step; `lie_trotter` applie
 attention step and then the feed-forward step. With backward `reversible`, the steps of
 two states y and z are coupled (McCallum and Foster 2024, arXiv 2410.11648).
 
-B batch, L length, S length including cached tokens, D model, N heads, K key-value
-heads, H head size, h half the head size.
+B batch, L length, S length with cached tokens, D model, N heads, K key-value heads,
+H head size, h half the head size, F feed-forward, V vocabulary.
 """
 
 import math
@@ -18,11 +18,21 @@ import math
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import DynamicCache, DynamicLayer
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast as ModelOutput
+from transformers.modeling_outputs import CausalLMOutputWithPast as CausalLMOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import eager_attention_forward
+from transformers.utils import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
 
 _RELEASED_EPS = 1e-6  # epsilon of the layers' norms with `chain_norms`
 _COUPLING = 0.999  # of reversible steps
+# Name of the cache in outputs; transformers 5.24 renamed it.
+_CACHE = "cache" if "cache" in ModelOutput.__dataclass_fields__ else "past_key_values"
 
 
 class DiffEqFormerConfig(PretrainedConfig):
@@ -31,268 +41,259 @@ class DiffEqFormerConfig(PretrainedConfig):
     model_type = "diffeq_former"
     attribute_map = {
         "hidden_size": "d_model",
-        "num_hidden_layers": "num_layers",
         "num_attention_heads": "num_heads",
         "num_key_value_heads": "num_kv_heads",
         "intermediate_size": "d_ff",
         "max_position_embeddings": "max_len",
     }
 
+    @property
+    def num_hidden_layers(self) -> int:
+        """Number of evaluations of attention, each with an entry in the cache."""
+        return self.num_layers * (2 if self.backward == "reversible" else 1)
 
-class DiffEqFormerForCausalLM(PreTrainedModel, GenerationMixin):
-    """Decoder language model with a weight table of one entry per solver step."""
 
-    config_class = DiffEqFormerConfig
+class DiffEqFormerLayerNorm(nn.LayerNorm):
+    """LayerNorm, or RMSNorm if it is not centred, over the last axis in float32."""
+
+    def __init__(self, size: int, eps: float, centred: bool, bias: bool):
+        super().__init__(size, eps, bias=bias)
+        self.centred = centred
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.float()
+        if self.centred:
+            y = y - y.mean(-1, keepdim=True)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * self.weight
+        return (y if self.bias is None else y + self.bias).to(x.dtype)
+
+
+class DiffEqFormerAttention(nn.Module):
+    """Causal attention; its forward pass returns the term and attention weights."""
+
+    def __init__(self, config: DiffEqFormerConfig, layer_idx: int):
+        super().__init__()
+        c, self.config, self.layer_idx = config, config, layer_idx
+        D, H, N, K = c.d_model, c.head_dim, c.num_heads, c.num_kv_heads
+        self.num_key_value_groups, self.is_causal = N // K, True
+        biases = "all" if c.block == "gpt" else c.attention_bias
+        if c.block == "gpt":
+            self.qkv_proj = nn.Linear(D, 3 * N * H)
+        else:
+            self.q_proj = nn.Linear(D, N * H, bias=biases != "none")
+            self.k_proj = nn.Linear(D, K * H, bias=biases != "none")
+            self.v_proj = nn.Linear(D, K * H, bias=biases != "none")
+        self.o_proj = nn.Linear(N * H, D, bias=biases == "all")
+        if c.qk_norm:
+            self.q_norm = DiffEqFormerLayerNorm(H, c.norm_eps, False, False)
+            self.k_norm = DiffEqFormerLayerNorm(H, c.norm_eps, False, False)
+
+    def forward(self, x_BLD: Tensor, entry: int, rotation, mask, cache, **kwargs):
+        c, shape = self.config, (*x_BLD.shape[:2], -1, self.config.head_dim)
+        if c.block == "gpt":
+            projected = self.qkv_proj(x_BLD).chunk(3, -1)
+        else:
+            projected = self.q_proj(x_BLD), self.k_proj(x_BLD), self.v_proj(x_BLD)
+        q_BNLH, k_BKSH, v_BKSH = (x.view(shape).transpose(1, 2) for x in projected)
+        if c.qk_norm:
+            q_BNLH, k_BKSH = self.q_norm(q_BNLH), self.k_norm(k_BKSH)
+        if rotation is not None:
+            q_BNLH, k_BKSH = _rotate(q_BNLH, *rotation), _rotate(k_BKSH, *rotation)
+        if cache is not None:
+            k_BKSH, v_BKSH = cache.update(k_BKSH, v_BKSH, entry)
+        attention = (c._attn_implementation, eager_attention_forward)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(*attention)
+        kwargs["scaling"] = c.head_dim**-0.5
+        output, weights = attend(self, q_BNLH, k_BKSH, v_BKSH, mask, **kwargs)
+        return self.o_proj(output.reshape(*shape[:2], -1)), weights
+
+
+class DiffEqFormerMLP(nn.Module):
+    """Two linear maps with a GELU between them (gpt block), or SwiGLU (llama block)."""
 
     def __init__(self, config: DiffEqFormerConfig):
-        super().__init__(config)
-        D, V = config.d_model, config.vocab_size
-        self.embedding = _parameters(token=(V, D))
-        if config.block == "gpt":
-            self.embedding["position"] = _zeros(config.max_len, D)
-        self.weights = nn.ModuleDict(_units(config))
-        self.final_norm = _norm(D, shift=config.block == "gpt")
-        if config.block == "llama" and not config.tied_head:
-            self.head = _parameters(kernel=(D, V))
-        self.post_init()
+        super().__init__()
+        c, gpt = config, config.block == "gpt"
+        self.gate_proj = None if gpt else nn.Linear(c.d_model, c.d_ff, bias=False)
+        self.up_proj = nn.Linear(c.d_model, c.d_ff, bias=gpt)
+        self.down_proj = nn.Linear(c.d_ff, c.d_model, bias=gpt)
+        name = "gelu_pytorch_tanh" if gpt else "silu"
+        self.activate = ACT2FN["relu2" if c.activation == "relu_squared" else name]
 
-    def get_input_embeddings(self) -> None:
-        return None
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        if self.gate_proj is None:
+            return self.down_proj(self.activate(self.up_proj(x_BLD)))
+        gate_BLF = self.activate(self.gate_proj(x_BLD))
+        return self.down_proj(gate_BLF * self.up_proj(x_BLD))
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: DynamicCache | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int = 0,
-        **kwargs,
-    ) -> CausalLMOutputWithPast:
-        """Compute next-token logits [B, L, V].
 
-        Args:
-          input_ids: Tokens [B, L].
-          attention_mask: 0 for padding, [B, S]; includes cached tokens.
-          position_ids: Positions [B, L]; by default tokens are counted without padding.
-          past_key_values: Keys and values of the preceding tokens.
-          use_cache: Whether to return keys and values.
-          logits_to_keep: Number of last tokens to compute logits for; 0: all.
-          **kwargs: Ignored; generation passes further arguments.
-        """
-        c = self.config
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        position_BL, mask_BLS = _positions_and_mask(input_ids, attention_mask, past)
-        if position_ids is not None:
-            position_BL = position_ids
-        x_BLD = self.embedding["token"][input_ids]
-        if c.block == "gpt":
-            x_BLD = x_BLD + self.embedding["position"][position_BL]
-        context = (position_BL, mask_BLS, past_key_values)
-        if c.backward == "reversible":
-            x_BLD = self._coupled_steps(x_BLD, context)
-        else:
-            for k in range(c.num_layers):
-                x_BLD = self._step(k, x_BLD, context)
-        x_BLD = self._normalise(self.final_norm, x_BLD, c.norm_eps)[:, -logits_to_keep:]
-        tied = not hasattr(self, "head")
-        head_DV = self.embedding["token"].T if tied else self.head["kernel"]
-        logits_BLV = x_BLD @ head_DV
-        if c.logit_softcap:
-            logits_BLV = c.logit_softcap * torch.tanh(logits_BLV / c.logit_softcap)
-        return CausalLMOutputWithPast(
-            logits=logits_BLV, past_key_values=past_key_values
-        )
+class DiffEqFormerLayer(GradientCheckpointingLayer):
+    """A solver step, of the state x or of the states y and z of reversible steps."""
 
-    def _coupled_steps(self, x_BLD: Tensor, context) -> Tensor:
-        cache = context[-1]
-        if cache is not None:  # two entries for each step
-            missing = 2 * self.config.num_layers - len(cache.layers)
-            cache.layers.extend(DynamicLayer() for _ in range(missing))
-        y_BLD = z_BLD = x_BLD.float()
-        for k in range(self.config.num_layers):
-            forward_BLD = self._step(k, z_BLD, context, (1, 2 * k)) - z_BLD
-            y_BLD = _COUPLING * y_BLD + (1 - _COUPLING) * z_BLD + forward_BLD
-            z_BLD = z_BLD - (self._step(k, y_BLD, context, (-1, 2 * k + 1)) - y_BLD)
-        return y_BLD.to(x_BLD.dtype)
+    def __init__(self, config: DiffEqFormerConfig, layer_idx: int):
+        super().__init__()
+        c, self.config, self.layer_idx = config, config, layer_idx
+        gpt, eps = c.block == "gpt", _RELEASED_EPS if c.chain_norms else c.norm_eps
+        norm = (c.d_model, eps, gpt, gpt or c.chain_norms)
+        self.input_layernorm = DiffEqFormerLayerNorm(*norm)
+        self.self_attn = DiffEqFormerAttention(c, layer_idx)
+        self.post_attention_layernorm = DiffEqFormerLayerNorm(*norm)
+        self.mlp = DiffEqFormerMLP(c)
 
-    def _step(
-        self, k: int, x_BLD: Tensor, context, coupled: tuple[int, int] | None = None
-    ) -> Tensor:
-        """Take solver step k, with the weights of layer k.
+    def forward(self, y_BLD: Tensor, z_BLD: Tensor | None = None, **context) -> tuple:
+        """Return the states after the step; see `_step` for the context."""
+        if z_BLD is None:
+            return (self._step(y_BLD, 1, self.layer_idx, **context),)
+        forward_BLD = self._step(z_BLD, 1, 2 * self.layer_idx, **context) - z_BLD
+        y_BLD = _COUPLING * y_BLD + (1 - _COUPLING) * z_BLD + forward_BLD
+        backward_BLD = self._step(y_BLD, -1, 2 * self.layer_idx + 1, **context) - y_BLD
+        return y_BLD, z_BLD - backward_BLD
 
-        Args:
-          k: The number of the step.
-          x_BLD: The state.
-          context: Positions, mask and cache.
-          coupled: The sign of the step and the number of its entry in the cache; by
-            default 1 and k.
-        """
-        position_BL, mask_BLS, cache = context
-        sign, entry = coupled or (1, k)
-        h = sign * self.config.horizon / self.config.num_layers
-        w = {
-            name: {n: p[k] for n, p in unit.items()}
-            for name, unit in self.weights.items()
-        }
-
-        def attend(q_BLNH, k_BLKH, v_BLKH):
-            q, keys, values = (x.transpose(1, 2) for x in (q_BLNH, k_BLKH, v_BLKH))
-            if cache is not None:
-                keys, values = cache.update(keys, values, entry)
-            groups = q.shape[1] // keys.shape[1]
-            keys, values = (x.repeat_interleave(groups, 1) for x in (keys, values))
-            o = nn.functional.scaled_dot_product_attention(
-                q, keys, values, mask_BLS[:, None]
-            )
-            return o.transpose(1, 2)
+    def _step(self, x_BLD: Tensor, sign: int, entry: int, dtype, **context) -> Tensor:
+        """Take a step forward (sign 1) or backward (-1), with its terms in `dtype`."""
+        c, h = self.config, sign * self.config.horizon / self.config.num_layers
 
         def attention(x):
-            return self._attention(w, x.to(self.dtype), position_BL, attend)
+            y_BLD = self.input_layernorm(x.to(dtype))
+            return self.self_attn(y_BLD, entry, **context)[0]
 
         def feed_forward(x):
-            return self._feed_forward(w, x.to(self.dtype))
+            y_BLD = x.to(dtype)
+            y_BLD = self.input_layernorm(y_BLD) if c.chain_norms else y_BLD
+            return self.mlp(self.post_attention_layernorm(y_BLD))
 
-        if self.config.solver == "euler":
+        if c.solver == "euler":
             return x_BLD + h * (attention(x_BLD) + feed_forward(x_BLD))
-        if self.config.solver == "strang":
+        last = h / 2 if c.solver == "strang" else h
+        if c.solver == "strang":
             x_BLD = x_BLD + h / 2 * feed_forward(x_BLD)
-            x_BLD = x_BLD + h * attention(x_BLD)
-            return x_BLD + h / 2 * feed_forward(x_BLD)
         x_BLD = x_BLD + h * attention(x_BLD)
-        return x_BLD + h * feed_forward(x_BLD)
-
-    def _attention(self, w: dict, x_BLD, position_BL, attend) -> Tensor:
-        y_BLD = self._normalise(w["norm_1"], x_BLD)
-        if self.config.block == "gpt":
-            q_BLNH, k_BLKH, v_BLKH = _linear(w["qkv"], y_BLD).unbind(2)
-        else:
-            q_BLNH, k_BLKH, v_BLKH = (
-                _linear(w[n], y_BLD) for n in ("query", "key", "value")
-            )
-        if self.config.qk_norm:
-            q_BLNH = _rms_norm(w["query_norm"], q_BLNH, self.config.norm_eps)
-            k_BLKH = _rms_norm(w["key_norm"], k_BLKH, self.config.norm_eps)
-        if self.config.block == "llama":
-            frequencies_h = _frequencies(self.config).to(x_BLD.device)
-            q_BLNH = _rotate(q_BLNH, position_BL, frequencies_h)
-            k_BLKH = _rotate(k_BLKH, position_BL, frequencies_h)
-        return _linear(w["attention_out"], attend(q_BLNH, k_BLKH, v_BLKH), 2)
-
-    def _feed_forward(self, w: dict, x_BLD: Tensor) -> Tensor:
-        if self.config.chain_norms:
-            x_BLD = self._normalise(w["norm_1"], x_BLD)
-        y_BLD = self._normalise(w["norm_2"], x_BLD)
-        if self.config.block == "gpt":
-            return _linear(w["ff_out"], self._activate(_linear(w["ff_in"], y_BLD)))
-        gate_BLF = self._activate(_linear(w["gate"], y_BLD))
-        return _linear(w["down"], gate_BLF * _linear(w["up"], y_BLD))
-
-    def _activate(self, x: Tensor) -> Tensor:
-        if self.config.activation == "relu_squared":
-            return nn.functional.relu(x).square()
-        if self.config.block == "gpt":
-            return nn.functional.gelu(x, approximate="tanh")
-        return nn.functional.silu(x)
-
-    def _normalise(self, w, x: Tensor, eps: float | None = None) -> Tensor:
-        """Apply LayerNorm (gpt block) or RMSNorm (llama block), in float32."""
-        c, y = self.config, x.float()
-        if c.block == "gpt":
-            y = y - y.mean(-1, keepdim=True)
-        eps = eps or (_RELEASED_EPS if c.chain_norms else c.norm_eps)
-        return _rms_norm(w, y, eps).to(x.dtype)
+        return x_BLD + last * feed_forward(x_BLD)
 
 
-def _units(c: DiffEqFormerConfig) -> dict[str, nn.ParameterDict]:
-    """Return the weights of all layers, stacked along a leading axis."""
-    L, D, N, K, F = c.num_layers, c.d_model, c.num_heads, c.num_kv_heads, c.d_ff
-    H, gpt = c.head_dim, c.block == "gpt"
-    shift = gpt or c.chain_norms
-    units = {"norm_1": _norm(L, D, shift=shift), "norm_2": _norm(L, D, shift=shift)}
-    if c.qk_norm:
-        norms = ("query_norm", "key_norm")
-        units |= {name: _norm(L, H, shift=False) for name in norms}
-    if gpt:
-        return units | {
-            "qkv": _parameters(kernel=(L, D, 3, N, H), bias=(L, 3, N, H)),
-            "attention_out": _parameters(kernel=(L, N, H, D), bias=(L, D)),
-            "ff_in": _parameters(kernel=(L, D, F), bias=(L, F)),
-            "ff_out": _parameters(kernel=(L, F, D), bias=(L, D)),
-        }
-    biases = c.attention_bias != "none"
-    out = {"bias": (L, D)} if c.attention_bias == "all" else {}
-    for name, heads in (("query", N), ("key", K), ("value", K)):
-        bias = {"bias": (L, heads, H)} if biases else {}
-        units[name] = _parameters(kernel=(L, D, heads, H), **bias)
-    return units | {
-        "attention_out": _parameters(kernel=(L, N, H, D), **out),
-        "gate": _parameters(kernel=(L, D, F)),
-        "up": _parameters(kernel=(L, D, F)),
-        "down": _parameters(kernel=(L, F, D)),
+class DiffEqFormerPreTrainedModel(PreTrainedModel):
+    """What transformers has to know about the model."""
+
+    config_class = DiffEqFormerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["DiffEqFormerLayer"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
+    _supports_sdpa = _supports_flash_attn = _supports_attention_backend = True
+    _can_record_outputs = {
+        "hidden_states": DiffEqFormerLayer,
+        "attentions": DiffEqFormerAttention,
     }
 
 
-def _norm(*shape: int, shift: bool) -> nn.ParameterDict:
-    names = ["scale"] + ["shift"] * shift
-    return _parameters(**dict.fromkeys(names, shape))
+class DiffEqFormerModel(DiffEqFormerPreTrainedModel):
+    """Embeddings, a layer for each solver step, and the final norm."""
+
+    def __init__(self, config: DiffEqFormerConfig):
+        super().__init__(config)
+        c, gpt = config, config.block == "gpt"
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
+        self.embed_positions = nn.Embedding(c.max_len, c.d_model) if gpt else None
+        layers = (DiffEqFormerLayer(c, k) for k in range(c.num_layers))
+        self.layers = nn.ModuleList(layers)
+        self.norm = DiffEqFormerLayerNorm(c.d_model, c.norm_eps, gpt, gpt)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,  # name of the cache before 5.24
+        **kwargs,
+    ) -> ModelOutput:
+        """Return the normalised state after the last step [B, L, D], and the cache."""
+        c, cache = self.config, past_key_values if cache is None else cache
+        x_BLD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            cache = None  # layers are evaluated again in the backward pass
+        elif use_cache and cache is None:
+            cache = DynamicCache(config=c)
+        if position_ids is None:
+            position_ids = _positions(x_BLD, attention_mask, cache)
+        mask = create_causal_mask(c, x_BLD, attention_mask, cache, position_ids)
+        rotation = _rotation(c, position_ids) if c.block == "llama" else None
+        if c.block == "gpt":
+            x_BLD = x_BLD + self.embed_positions(position_ids)
+        kwargs |= {"cache": cache, "position_ids": position_ids}
+        kwargs |= {"dtype": x_BLD.dtype, "rotation": rotation, "mask": mask}
+        states = 2 * (x_BLD.float(),) if c.backward == "reversible" else (x_BLD,)
+        for layer in self.layers:
+            states = layer(*states, **kwargs)
+        x_BLD = self.norm(states[0].to(x_BLD.dtype))
+        return ModelOutput(last_hidden_state=x_BLD, **{_CACHE: cache})
 
 
-def _parameters(**shapes: tuple[int, ...]) -> nn.ParameterDict:
-    return nn.ParameterDict({name: _zeros(*shape) for name, shape in shapes.items()})
+class DiffEqFormerForCausalLM(DiffEqFormerPreTrainedModel, GenerationMixin):
+    """Decoder language model whose layers are solver steps."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: DiffEqFormerConfig):
+        super().__init__(config)
+        self.model = DiffEqFormerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int = 0,  # 0: all
+        **kwargs,
+    ) -> CausalLMOutput:
+        """Return logits [B, L, V] of the last `logits_to_keep` tokens, and the loss."""
+        inputs = (input_ids, attention_mask, position_ids, inputs_embeds)
+        found = self.model(*inputs, **kwargs)
+        x_BLD = found.last_hidden_state[:, -logits_to_keep:]
+        logits_BLV, loss, c = self.lm_head(x_BLD), None, self.config
+        if c.logit_softcap:
+            logits_BLV = c.logit_softcap * torch.tanh(logits_BLV / c.logit_softcap)
+        if labels is not None:
+            loss = self.loss_function(logits_BLV, labels, c.vocab_size, **kwargs)
+        rest = {k: v for k, v in found.items() if k != "last_hidden_state"}
+        return CausalLMOutput(loss=loss, logits=logits_BLV, **rest)
 
 
-def _zeros(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.zeros(shape))
+def _positions(x_BLD: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+    """Return positions [B, L] that count the tokens without padding."""
+    (B, L), past = x_BLD.shape[:2], 0 if cache is None else cache.get_seq_length()
+    if mask is not None and mask.ndim == 2:
+        return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, past : past + L]
+    return (past + torch.arange(L, device=x_BLD.device)).expand(B, -1)
 
 
-def _rms_norm(w: dict, x: Tensor, eps: float) -> Tensor:
-    """Apply RMSNorm over the last axis, in float32."""
-    y = x.float()
-    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * w["scale"]
-    return (y + w["shift"] if "shift" in w else y).to(x.dtype)
-
-
-def _linear(w: dict, x: Tensor, num_inputs: int = 1) -> Tensor:
-    y = torch.tensordot(x, w["kernel"], num_inputs)
-    return y + w["bias"] if "bias" in w else y
-
-
-def _positions_and_mask(tokens_BL: Tensor, padding_BS: Tensor | None, past: int):
-    """Return positions [B, L] and the causal attention mask [B, L, S], S = past + L."""
-    B, L = tokens_BL.shape
-    index_S = torch.arange(past + L, device=tokens_BL.device)
-    index_L = index_S[past:]
-    mask_BLS = (index_S[None] <= index_L[:, None])[None].expand(B, -1, -1)
-    if padding_BS is None:
-        return index_L[None].expand(B, -1), mask_BLS
-    real_BS = padding_BS.bool()
-    # Every token attends to itself, so that no row of the mask is empty for padding.
-    itself_LS = index_S[None] == index_L[:, None]
-    position_BS = (real_BS.long().cumsum(-1) - 1).clamp(min=0)
-    return position_BS[:, past:], (mask_BLS & real_BS[:, None]) | itself_LS[None]
-
-
-def _frequencies(c: DiffEqFormerConfig) -> Tensor:
-    """Return the RoPE frequencies [h], in radians per position."""
-    half = c.head_dim // 2
-    frequencies_h = c.rope_base ** (-torch.arange(half).float() / half)
+def _rotation(c: DiffEqFormerConfig, position_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines [B, 1, L, h] of rotary positions, in float32."""
+    index_h = torch.arange(c.head_dim // 2, device=position_BL.device).float()
+    frequencies_h = c.rope_base ** (-index_h / len(index_h))  # radians per position
     if c.rope_kind == "linear":
-        return frequencies_h / c.rope_factor
-    if c.rope_kind == "llama3":
+        frequencies_h = frequencies_h / c.rope_factor
+    elif c.rope_kind == "llama3":
         turns_h = c.rope_original_len * frequencies_h / (2 * math.pi)
         ramp_h = (turns_h - c.rope_low_turns) / (c.rope_high_turns - c.rope_low_turns)
         ramp_h = ramp_h.clamp(0, 1)  # 1: keep the frequency, 0: divide it
-        return frequencies_h * (ramp_h + (1 - ramp_h) / c.rope_factor)
-    return frequencies_h
+        frequencies_h = frequencies_h * (ramp_h + (1 - ramp_h) / c.rope_factor)
+    angles_B1Lh = (position_BL[..., None].float() * frequencies_h)[:, None]
+    return angles_B1Lh.cos(), angles_B1Lh.sin()
 
 
-def _rotate(x_BLNH: Tensor, position_BL: Tensor, frequencies_h: Tensor) -> Tensor:
-    """Rotate the pairs (x[i], x[i + h]) by position * frequency, in float32."""
-    angles_BL1h = (position_BL[..., None].float() * frequencies_h)[:, :, None]
-    cos, sin = angles_BL1h.cos(), angles_BL1h.sin()
-    first, second = x_BLNH.float().chunk(2, -1)
-    rotated = (first * cos - second * sin, second * cos + first * sin)
-    return torch.cat(rotated, -1).to(x_BLNH.dtype)
+def _rotate(x_BNLH: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (x[i], x[i + h]) by angles, in float32."""
+    first, second = x_BNLH.float().chunk(2, -1)
+    rotated = first * cos - second * sin, second * cos + first * sin
+    return torch.cat(rotated, -1).to(x_BNLH.dtype)
