@@ -101,9 +101,7 @@ def _run(*arguments: str, **options: object) -> str:
     ).stdout
 
 
-def _summary(
-    dataset: Path, workdir: Path, evaluations: list[dict], sample: str
-) -> str:
+def _summary(dataset: Path, workdir: Path, evaluations: list[dict], sample: str) -> str:
     from diffeq_former.data import unigram
     from diffeq_former.data.dataset import load
     from diffeq_former.training import metrics_file
