@@ -38,7 +38,8 @@ endif
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 \
     --dist=worksteal
 
-WITH_HF = tests/conversion/test_transformers.py tests/inference/test_harness.py \
+WITH_HF = tests/conversion/test_transformers.py tests/conversion/test_modeling.py \
+    tests/inference/test_chat_template.py tests/inference/test_harness.py \
     tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
     tests/tools/test_harness.py
 

@@ -126,5 +126,5 @@ class HarnessModel(TemplateLM):
             texts[i].update(tokens, ended)
             return texts[i].stopped
 
-        self._generator.run(weights, sequences, self.eot_token_id, watch)
+        self._generator.run(weights, sequences, self._tokenizer.ends, watch)
         return [text.text for text in texts]
