@@ -172,7 +172,7 @@ class DiffEqFormerLayer(GradientCheckpointingLayer):
 
 
 class DiffEqFormerPreTrainedModel(PreTrainedModel):
-    """What transformers has to know about the model."""
+    """Base class: the features of the model that transformers asks for."""
 
     config_class = DiffEqFormerConfig
     base_model_prefix = "model"

@@ -1,4 +1,4 @@
-"""Who may use the server: clients with its key, and web pages of some origins."""
+"""Access control: an API key for clients, and origins for web pages."""
 
 import hmac
 from collections.abc import Sequence

@@ -90,7 +90,7 @@ def make_app(
 
 
 class _Endpoints:
-    """What the paths of the application answer."""
+    """Endpoints of the application."""
 
     def __init__(self, model: str, engine: Engine, parser: Parser):
         self._model, self._engine, self._parser = model, engine, parser

@@ -9,7 +9,7 @@ from diffeq_former.inference.protocol import Completion, RequestError
 
 
 class Format(NamedTuple):
-    """How the responses to one kind of request hold texts."""
+    """Format of the responses to one kind of request."""
 
     id_prefix: str
     whole: str  # the object that a response is

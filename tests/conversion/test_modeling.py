@@ -206,7 +206,7 @@ def test_a_lora_of_all_linear_layers_trains(exported):
 
 @pytest.mark.parametrize("name", ["dynamic", "static"])
 def test_generation_with_either_cache(exported, name):
-    """Of beams as well, which reorder the cache."""
+    """Beam search too, which reorders the cache."""
     config, _, folder = exported
     model = load(folder)
     model.generation_config.eos_token_id = None

@@ -13,7 +13,7 @@ GREEDY = {"messages": CHAT, "temperature": 0, "max_tokens": 16}
 
 @pytest.fixture(scope="module")
 def expected(chat_served, chat_tokenizer, chat_template):
-    """What replies to messages, without a server."""
+    """Chat replies without a server."""
 
     def reply(messages=CHAT, **options):
         ids = chat_template.encode(messages)

@@ -1,4 +1,4 @@
-"""Where a run comes from: code, command, machine and data, of each start."""
+"""Provenance of a run: code, command, machine and data of each start."""
 
 import hashlib
 import importlib.metadata
@@ -35,7 +35,7 @@ def git(folder, *arguments):
 
 
 def test_the_commit_is_that_of_the_code(dataset, tmp_path, monkeypatch):
-    """Of its own repository only, not of one that it is installed in."""
+    """A repository that the package is merely installed in does not count."""
 
     def recorded():
         provenance.record_start(tmp_path, 0, dataset)
