@@ -1,12 +1,13 @@
 # make demo    trains a small model on the text of Python's standard library
 # make test    runs the tests: first those for one device, then those for a mesh of
 #              eight; make test-all those as well that take long
-# make test-hf runs those against transformers, PEFT and lm-evaluation-harness; of
-#              PyTorch it installs what pip finds: that for CPUs, a tenth of the
-#              download, if PIP_EXTRA_INDEX_URL names its index
+# make test-hf runs those against transformers, PEFT, lm-evaluation-harness, W&B and
+#              MLflow; of PyTorch it installs what pip finds: that for CPUs, a tenth of
+#              the download, if PIP_EXTRA_INDEX_URL names its index
 # make test-targets compiles for TPUs and NVIDIA GPUs, which it does not need
 # make soak    tries random settings, damage, names, kills and load: EXAMPLES of each,
 #              with the seeds from FIRST_SEED on
+# make docs    builds the site of docs/ into build/site
 # make lint    checks format and style
 # make paper-small TEXT='text:books/*.txt'
 #              trains the models of the paper's figures and tables at the size of
@@ -41,7 +42,9 @@ PYTEST = $(VENV)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 \
 WITH_HF = tests/conversion/test_transformers.py tests/conversion/test_modeling.py \
     tests/inference/test_chat_template.py tests/inference/test_harness.py \
     tests/finetuning/test_peft.py tests/tools/test_benchmark_torch.py \
-    tests/tools/test_harness.py
+    tests/tools/test_harness.py tests/tools/test_readme.py \
+    tests/training/test_harness_hook.py \
+    tests/training/test_tracking.py
 
 FOR_TARGETS = tests/planning tests/tools/test_plan.py \
     tests/tools/test_experiment_sizes.py tests/launch/test_files.py
@@ -57,7 +60,7 @@ PAPER_FLAGS ?= --num_seeds=3 --num_parallel=2 --config.training.num_steps=500 \
 EXAMPLES ?= 12
 FIRST_SEED ?= 0
 
-.PHONY: paper-small demo test test-all test-hf with-hf test-targets for-targets soak lint install
+.PHONY: paper-small demo test test-all test-hf with-hf test-targets for-targets soak docs lint install
 
 demo: install
 	$(VENV)/bin/python tools/demo.py $(DEMO_FLAGS)
@@ -74,7 +77,7 @@ soak: install
 	$(PYTEST) -m soak tests/soak --examples=$(EXAMPLES) --first_seed=$(FIRST_SEED)
 
 test-hf:
-	@$(MAKE) --no-print-directory with-hf VENV=$(VENV)-hf EXTRAS=test,hf,harness
+	@$(MAKE) --no-print-directory with-hf VENV=$(VENV)-hf EXTRAS=test,hf,harness,wandb,mlflow
 
 with-hf: install
 	$(PYTEST) -m "not soak" $(WITH_HF)
@@ -98,6 +101,9 @@ paper-small: install
 	$(VENV)/bin/python tools/experiment.py paper --config=configs/paper_small.py \
 	    --config.data.path=$(PAPER)/data/text --data=$(PAPER)/data/other \
 	    --output=$(PAPER) $(PAPER_FLAGS)
+
+docs: install
+	$(VENV)/bin/mkdocs build
 
 lint: install
 	$(VENV)/bin/ruff format --check .

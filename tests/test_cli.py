@@ -198,3 +198,11 @@ def test_help_is_quick_and_leaves_jax_alone(command):
     path = ROOT / "diffeq_former" / "main.py" if "-m" in command else command[0]
     _, docstring, *_ = path.read_text().split('"""')
     assert result.stdout.startswith(docstring)
+
+
+def test_the_installed_command_finds_the_tools_of_a_checkout():
+    code = "import sys; from diffeq_former.cli.commands import main; main()"
+    command = [sys.executable, "-c", code, "evaluate"]
+    result = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: this command needs --workdir (the run's")

@@ -1,7 +1,7 @@
 """Induction heads, measured on repeated random sequences, beside their eigenvalues.
 
-An induction head completes [A][B] ... [A] by [B]: it attends to the token after an
-earlier occurrence of the current one and raises that token's logit (Olsson et al.,
+An induction head completes A B ... A by B: it attends to the token after an earlier
+occurrence of the current one and raises that token's logit (Olsson et al.,
 2022, "In-context learning and induction heads"). Both are measured for each head at
 each solver step. Eigenvalues are said to show both from the weights alone (Elhage et
 al., 2021, "A mathematical framework for transformer circuits"; paper, 5.1).
