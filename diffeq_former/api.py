@@ -1,4 +1,4 @@
-"""A trained model in a few lines: generate, evaluate, and look at its weights.
+"""A trained model in a few lines: generate, evaluate, export, look at its weights.
 
     run = diffeq_former.load("runs/demo")
     run.generate("It was", max_new_tokens=50, temperature=0.8)
@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from diffeq_former.analysis.loaded_model import LoadedModel, encode, sentence_states
 from diffeq_former.config import MeshConfig
 from diffeq_former.conversion import import_run
+from diffeq_former.conversion.export_run import Exported, export_run
 from diffeq_former.data.dataset import MANIFEST
 from diffeq_former.distributed.mesh import make_mesh
 from diffeq_former.errors import UserError
@@ -212,6 +213,34 @@ class Run(LoadedRun):
         trained = self.for_analysis
         [sentence] = encode(trained, [text])
         return sentence_states(trained, sentence)
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        dtype: str = "float32",
+        license: str | None = None,
+    ) -> Exported:
+        """Write the model as a folder that `transformers` loads, with a model card.
+
+        A continuous model is discretised into its number of solver steps, which `load`
+        can change; see docs/conversion.md.
+
+        Args:
+          path: The new folder, which must not exist.
+          dtype: The type of the stored tensors, float32 or bfloat16.
+          license: The license that the model card names, an identifier of the hub such
+            as apache-2.0; None: the card names none.
+
+        Returns:
+          The `architecture`, `num_layers`, and the `difference` of the logits from the
+          run's, relative to the largest one.
+
+        Raises:
+          UserError: If the folder exists, the model has no Hugging Face equivalent or
+            adapters that are not merged, or what was written computes something else.
+        """
+        return export_run(self, Path(path), dtype, license=license)
 
     @functools.cached_property
     def for_analysis(self) -> LoadedModel:

@@ -3,15 +3,20 @@
 tools/export_hf.py --workdir=runs/plain --output=exports/plain
 tools/export_hf.py --workdir=runs/small --num_steps=12 --output=exports/small-12
 
-A model with the solver lie_trotter becomes a GPT-2, Llama or Qwen, and a llama with
-euler a Cohere 2, which transformers loads without custom code. Other models are
-exported with one file of model code, which is loaded with trust_remote_code=True and
-needs PyTorch, not JAX. See docs/conversion.md. A continuous model is discretised into
---num_steps layers.
+A model with the solver lie_trotter becomes a GPT-2, Llama or Qwen; with euler, a gpt
+with rotary positions becomes a GPT-NeoX, and a llama a Cohere 2. These transformers
+loads without custom code. Other models are exported with one file of model code, which
+is loaded with trust_remote_code=True and needs PyTorch, not JAX. A continuous model is
+discretised into --num_steps layers. See docs/conversion.md.
 
 Before the folder appears, the export is read back and its logits are compared with the
 run's. One JSON object is printed on stdout: workdir, output, architecture, num_layers,
-dtype, difference (of the logits, relative to the largest one).
+dtype, difference (of the logits, relative to the largest one); url, if it is uploaded.
+
+README.md in the folder is the model card: settings, data, validation metrics, versions,
+how to load the model and how to change its depth. With --push_to_hub=USER/MODEL, the
+folder is uploaded to the Hugging Face hub, after `hf auth login` or with HF_TOKEN. If
+that fails, the folder stays, and the exit code is 2.
 
 The mesh is that of the run; if it does not fit the devices, choose another one as in
 training: --config.mesh.data=1 --config.mesh.fsdp=-1.
@@ -37,18 +42,27 @@ _NUM_STEPS = flags.DEFINE_integer(
     "Number of layers to discretise a continuous model into; by default its number of"
     " solver steps.",
 )
+_LICENSE = flags.DEFINE_string(
+    "license",
+    None,
+    "License for the model card: apache-2.0; default: the card has none.",
+)
+_PUSH_TO_HUB = flags.DEFINE_string(
+    "push_to_hub", None, "Repository on the hub, such as user/model, to upload to."
+)
 flags.adopt_module_key_flags(mesh_flags)
 
 
 def main() -> None:
+    from diffeq_former.conversion import hub
     from diffeq_former.conversion.diffeq_former_hf import CODE, OWN
-    from diffeq_former.conversion.export_run import export_run
-    from diffeq_former.training import run_directory
 
     workdir, output = Path(_WORKDIR.value), Path(_OUTPUT.value)
-    config = run_directory.read_config(workdir)
-    mesh = mesh_flags.make_mesh(config)
-    exported = export_run(workdir, output, mesh, _DTYPE.value, _NUM_STEPS.value)
+    if _PUSH_TO_HUB.value is not None:
+        hub.check_name(_PUSH_TO_HUB.value)
+    depth = {} if _NUM_STEPS.value is None else {"num_steps": _NUM_STEPS.value}
+    run = mesh_flags.load_run(workdir, **depth)
+    exported = run.export(output, dtype=_DTYPE.value, license=_LICENSE.value)
     if exported.architecture is OWN:
         print(
             f"{output}: this model is not part of transformers; load it with"
@@ -63,6 +77,8 @@ def main() -> None:
         "dtype": _DTYPE.value,
         "difference": exported.difference,
     }
+    if _PUSH_TO_HUB.value is not None:
+        report["url"] = hub.push(output, _PUSH_TO_HUB.value)
     print_line(report)
 
 

@@ -1,4 +1,4 @@
-"""Imports a GPT-2, Llama, Mistral or Qwen from a Hugging Face folder as a run.
+"""Imports a GPT-2, GPT-NeoX, Llama, Mistral or Qwen from a Hugging Face folder.
 
 tools/import_hf.py --model=models/gpt2 --output=runs/gpt2
 tools/import_hf.py --model=models/gpt2 --output=runs/gpt2-flow --hypernetwork

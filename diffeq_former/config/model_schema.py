@@ -11,6 +11,7 @@ from diffeq_former.config.ranges import (
     NonNegative,
     NumSteps,
     Positive,
+    PositiveFraction,
     Rate,
     TokenId,
     check_solver_steps,
@@ -60,15 +61,18 @@ class ModelConfig:
     d_ff: CountOrZero = 0  # hidden width of the feed-forward term; 0: 4 * d_model
     vocab_size: Count = 50257  # number of token ids; default: GPT-2's tokenizer
     max_len: Count = 1024  # longest sequence, in tokens
-    tied_head: bool = False  # llama: tie head and token embedding (gpt always does)
+    # Positions of tokens; default: a learned table (gpt) or rotary (llama).
+    positions: Literal["default", "rotary"] = "default"
+    tied_head: bool = False  # tie head and token embedding; always so with a table
     horizon: NonNegative = 0.0  # length of the depth interval; 0: see `interval`
     stabilisers: Stabilisers = Stabilisers()  # norms and residual connections
     # llama: biases of the maps to queries, keys and values, or of all in attention.
     attention_bias: Literal["none", "qkv", "all"] = "none"
     qk_norm: bool = False  # RMS-normalise the queries and keys of each head
     zero_init_output: bool = False  # start linear maps that write to the state at 0
-    # Activation of the feed-forward term; default: GELU (gpt) or SiLU (llama).
-    activation: Literal["default", "relu_squared"] = "default"
+    # Activation of the feed-forward term; default: SiLU (llama), or GELU with a tanh
+    # (gpt), which approximates exact_gelu.
+    activation: Literal["default", "exact_gelu", "relu_squared"] = "default"
     # Cap c of the logits, which become c * tanh(logits / c); 0: none.
     logit_softcap: NonNegative = 0.0
     # Hypernetwork (paper, eq. 6 and appendices A and D.2).
@@ -94,8 +98,10 @@ class ModelConfig:
     matmul_precision: Literal["default", "int8", "fp8"] = "default"
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"  # sums of gradients
     norm_eps: Positive = 1e-5  # epsilon added to the variance in norms
-    rope_base: Positive = 10000.0  # llama: the lowest frequency is about 1 / rope_base
-    # llama: extension to longer sequences than in pretraining, see models/positions.py.
+    # Rotary positions: fraction of each query and key that is rotated, from its start.
+    rope_fraction: PositiveFraction = 1.0
+    rope_base: Positive = 10000.0  # the lowest frequency is about 1 / rope_base
+    # Extension to longer sequences than in pretraining, see models/positions.py.
     rope_scaling: Literal["none", "linear", "llama3"] = "none"
     rope_factor: Factor = 1.0  # factor by which frequencies are reduced
     rope_original_len: Count = 8192  # llama3: max_len in pretraining
@@ -136,6 +142,17 @@ class ModelConfig:
     @property
     def ff_dim(self) -> int:
         return self.d_ff or 4 * self.d_model
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether positions are a learned table, and not rotary."""
+        return self.block == "gpt" and self.positions == "default"
+
+    @property
+    def rotary_size(self) -> int:
+        """Number of entries of each query and key that are rotated."""
+        rotated = 0.0 if self.learned_positions else self.rope_fraction
+        return int(self.head_size * rotated)
 
     @property
     def interval(self) -> float:

@@ -44,11 +44,6 @@ def _validate_heads(c: ModelConfig) -> None:
     require(fits, "model.num_heads", divisor, c.num_heads)
     divisor = f"a divisor of model.num_heads ({c.num_heads})"
     require(c.num_heads % c.kv_heads == 0, "model.num_kv_heads", divisor, c.kv_heads)
-    if c.block == "llama" and c.head_size % 2:
-        raise UserError(
-            f"config.model.num_heads: rotary positions need an even head size, "
-            f"got {c.head_size}; choose another num_heads or head_dim"
-        )
     if c.block == "gpt" and c.attention_bias != "none":
         raise UserError(
             "config.model.attention_bias: the gpt block always has biases; leave it"
@@ -62,10 +57,18 @@ def _validate_heads(c: ModelConfig) -> None:
 
 
 def _validate_rotations(c: ModelConfig) -> None:
-    if c.rope_scaling != "none" and c.block != "llama":
+    if c.learned_positions:
+        for field, unused in (("rope_scaling", "none"), ("rope_fraction", 1.0)):
+            if getattr(c, field) != unused:
+                raise UserError(
+                    f"config.model.{field}: the positions of this model are a learned"
+                    f" table; leave it {unused}, or set positions to rotary"
+                )
+    elif c.rotary_size < 2 or c.rotary_size % 2:
         raise UserError(
-            "config.model.rope_scaling: only the llama block has rotary positions; "
-            "set it to none, or block to llama"
+            f"config.model.num_heads: rotary positions rotate pairs of entries, but"
+            f" model.rope_fraction={c.rope_fraction:g} of a head of {c.head_size} is"
+            f" {c.rotary_size}; choose another num_heads, head_dim or rope_fraction"
         )
     low, high = c.rope_low_turns, c.rope_high_turns
     above = f"above model.rope_low_turns ({low})"
@@ -143,9 +146,10 @@ def _validate_combination(c: ModelConfig) -> None:
             " model.initialization=authors does not normalise; use standard, or"
             " initialization=unit"
         )
-    if c.tied_head and c.block == "gpt":
+    if c.tied_head and c.learned_positions:
         raise UserError(
-            "config.model.tied_head: the gpt block always ties its head; leave it False"
+            "config.model.tied_head: with learned positions, the gpt block always ties"
+            " its head; leave it False"
         )
     if c.remat in SAVE_WEIGHTS and c.generate_weights != "per_step":
         raise UserError(

@@ -57,9 +57,11 @@ def below(limit: float) -> Bound:
 Count = Annotated[int, at_least(1), below(2**31)]
 NumSteps = Annotated[int, at_least(1), at_most(MAX_SOLVER_STEPS)]
 CountOrZero = Annotated[int, at_least(0), below(2**31)]
+CountOrDefault = Annotated[int, at_least(-1), below(2**31)]  # -1: the default
 Positive = Annotated[float, above(0)]
 NonNegative = Annotated[float, at_least(0)]
 Fraction = Annotated[float, at_least(0), at_most(1)]
+PositiveFraction = Annotated[float, above(0), at_most(1)]
 Rate = Annotated[float, at_least(0), below(1)]  # such as dropout, or decay of moments
 Factor = Annotated[float, at_least(1)]
 Seconds = Annotated[float, above(0), below(2**31)]

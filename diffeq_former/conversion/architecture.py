@@ -40,10 +40,12 @@ class Architecture:
     write_config: Callable[[ModelConfig], dict]
     prefix: str = ""  # prefix of most keys, absent in files of the bare model
     ignored: str = r"(?!)"  # pattern of keys that are not parameters
-    # (config, weights of the layers) -> the same model's, as the family expects them,
-    # and back.
+    # (config, weights of the layers) -> the same model's, as the family expects them.
     to_theirs: Callable[[ModelConfig, dict], dict] = lambda _, weights: weights
-    to_ours: Callable[[ModelConfig, dict], dict] = lambda _, weights: weights
+    # Back, for one parameter at a time: (config, path, array as the family expects it).
+    to_ours: Callable[[ModelConfig, Path, np.ndarray], np.ndarray] = (
+        lambda _c, _path, array: array
+    )
     may_repeat: tuple[str, str] = (
         "",
         "",
@@ -73,14 +75,18 @@ def to_params(
     c: ModelConfig,
     keys: Iterable[str],
     read: Callable[[str], np.ndarray],
+    place: Callable[[Path, np.ndarray], jax.Array] = lambda _, array: array,
 ) -> dict:
     """Return our parameters, float32, from Hugging Face tensors.
+
+    One parameter at a time is read and placed, so that host memory holds no other.
 
     Args:
       a: The family of the model.
       c: The config of the model.
       keys: The keys of all tensors.
       read: Returns the tensor of a key.
+      place: Moves a parameter to the devices; by default it stays on the host.
 
     Raises:
       UserError: If a tensor is missing, has the wrong shape, or is unknown.
@@ -98,16 +104,21 @@ def to_params(
             )
         return tensor.T if spec.transposed else tensor
 
+    def assemble(spec: TensorSpec, shape: tuple[int, ...]) -> np.ndarray:
+        stored = spec.shape[::-1] if spec.transposed else spec.shape
+        array = np.empty((len(spec.keys), *stored), np.float32)
+        for key, part in zip(spec.keys, array, strict=True):
+            part[...] = take(key, spec)
+        return array.reshape(shape)
+
     params, shapes = {}, flatten_dict(parameter_shapes(c))
     specs = _tensor_specs(a, c)
     for path, spec in specs.items():
-        parts = [take(key, spec) for key in spec.keys]
-        array = np.stack(parts) if spec.by_layer else parts[0]
-        params[path] = array.reshape(shapes[path].shape).astype(np.float32)
+        array = a.to_ours(c, path, assemble(spec, shapes[path].shape))
+        params[path] = place(path, array)
     known = {key for spec in specs.values() for key in spec.keys}
     _check_unused(a, names, known, read)
-    params = unflatten_dict(params)
-    return params | {"weights": a.to_ours(c, params["weights"])}
+    return unflatten_dict(params)
 
 
 def by_layer(

@@ -8,13 +8,14 @@ from diffeq_former.config import Config, ModelConfig, Stabilisers
 from diffeq_former.conversion.architecture import Architecture
 from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.gpt2 import GPT2
+from diffeq_former.conversion.gpt_neox import GPT_NEOX
 from diffeq_former.conversion.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from diffeq_former.conversion.parallel_llama import COHERE2_MOE
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.peft import own_settings
 from diffeq_former.ode.solvers import get_solver
 
-_KNOWN = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, COHERE2_MOE, OWN)
+_KNOWN = (GPT2, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, COHERE2_MOE, OWN)
 ARCHITECTURES = {a.model_type: a for a in _KNOWN}
 
 
@@ -38,15 +39,17 @@ def of_model(c: ModelConfig) -> Architecture:
             f" {c.stabilisers.residual:g} and norm {c.stabilisers.norm} has no Hugging"
             " Face equivalent; export a run with residual 1 and norm pre"
         )
-    is_llama, has_qkv_bias = c.block == "llama", c.attention_bias == "qkv"
-    if own_settings(c):
+    if own_settings(c) or c.solver not in ("euler", "lie_trotter"):
         return OWN
-    if c.solver == "lie_trotter":
-        of_llama = QWEN3 if c.qk_norm else QWEN2 if has_qkv_bias else LLAMA
-        return of_llama if is_llama else GPT2
+    is_parallel, has_qkv_bias = c.solver == "euler", c.attention_bias == "qkv"
+    if c.block == "gpt" and not c.learned_positions:
+        return GPT_NEOX
+    if c.block == "gpt":
+        return OWN if is_parallel else GPT2
+    if not is_parallel:
+        return QWEN3 if c.qk_norm else QWEN2 if has_qkv_bias else LLAMA
     others = (c.qk_norm, has_qkv_bias, c.rope_scaling != "none")
-    is_parallel = is_llama and c.solver == "euler" and not any(others)
-    return COHERE2_MOE if is_parallel else OWN
+    return OWN if any(others) else COHERE2_MOE
 
 
 def of_config(given: Mapping) -> Architecture:

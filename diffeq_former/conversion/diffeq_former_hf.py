@@ -5,6 +5,7 @@ The folder includes the model code, modeling_diffeq_former.py, to which `auto_ma
 config.json refers.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 
@@ -32,8 +33,8 @@ _OUTER = {
 _FIELDS = (
     "block solver backward horizon num_layers d_model num_heads num_kv_heads head_dim"
     " d_ff attention_bias vocab_size max_len qk_norm activation logit_softcap norm_eps"
-    " chain_norms rope_base rope_scaling rope_factor rope_original_len rope_low_turns"
-    " rope_high_turns"
+    " chain_norms positions rope_fraction rope_base rope_scaling rope_factor"
+    " rope_original_len rope_low_turns rope_high_turns"
 ).split()
 # Fields whose defaults are resolved by a property, whose value is written instead.
 _DERIVED = {
@@ -55,8 +56,9 @@ def _read_config(given: Mapping) -> ModelConfig:
     size(given, "num_layers")
     keys = {name: _RENAMED.get(name, name) for name in _FIELDS}
     fields = {n: given[key] for n, key in keys.items() if key in given}
-    tied_head = fields.get("block") == "llama" and bool(given.get(_TIED))
-    return ModelConfig(**fields, tied_head=tied_head)
+    c = ModelConfig(**fields)
+    tied_head = bool(given.get(_TIED)) and not c.learned_positions
+    return dataclasses.replace(c, tied_head=tied_head)
 
 
 def _write_config(c: ModelConfig) -> dict:

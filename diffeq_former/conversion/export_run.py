@@ -4,6 +4,7 @@ B batch, L length, V vocabulary.
 
 import dataclasses
 import functools
+import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from jax.sharding import Mesh
 
 from diffeq_former.atomic_io import atomic_directory
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.conversion import hf_folder, hf_tokenizer, import_run
+from diffeq_former.conversion import hf_folder, hf_tokenizer, import_run, model_card
 from diffeq_former.conversion.architecture import Architecture, to_tensors
 from diffeq_former.conversion.architectures import of_model
 from diffeq_former.conversion.diffeq_former_hf import CODE, OWN
@@ -25,7 +26,8 @@ from diffeq_former.finetuning.merge import check_is_merged
 from diffeq_former.models.blocks import BLOCKS
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.models.weight_specs import with_step_lengths
-from diffeq_former.training import run_directory, state
+from diffeq_former.training import run_directory
+from diffeq_former.training.run_directory import LoadedRun
 
 # Maximum difference of the logits from the run's, relative to the largest logit. In
 # float32 it is due to rounding in the computation, in bfloat16 to that of the weights.
@@ -42,40 +44,41 @@ class Exported(NamedTuple):
 
 
 def export_run(
-    workdir: Path, output: Path, mesh: Mesh, dtype: str, num_steps: int | None = None
+    run: LoadedRun,
+    output: Path,
+    dtype: str = "float32",
+    *,
+    license: str | None = None,
 ) -> Exported:
-    """Write a run's latest checkpoint as a folder that `transformers` loads.
+    """Write a trained run as a folder that `transformers` loads, with a model card.
 
     Args:
-      workdir: The run's folder.
+      run: The run; a continuous model is discretised into its number of solver steps.
       output: The new folder, which must not exist; written atomically.
-      mesh: Mesh on which the arrays are computed.
       dtype: Type of the tensors, float32 or bfloat16.
-      num_steps: Number of layers to discretise the model into; None: its own number of
-        steps.
+      license: The license that the card names, an identifier of the hub such as
+        apache-2.0; None: the card names none.
 
     Raises:
-      UserError: If the run cannot be read or discretised or has adapters, or if the
-        exported model, read back, does not compute the logits of the run; the folder
-        is then removed.
+      UserError: If the type or the license is not one, the model cannot be discretised
+        or has adapters, or if the exported model, read back, does not compute the
+        logits of the run; the folder is then removed.
     """
-    source = run_directory.read_config(workdir).model
-    check_is_merged(source, workdir)
-    discretised = source.weights != "layer_table" or num_steps is not None
-    num_steps = source.num_layers if num_steps is None else num_steps
-    model = discrete_model(source, num_steps) if discretised else source
-    architecture = of_model(model)
+    _check(run, dtype, license)
+    source, mesh = run.config.model, run.mesh
+    model = discrete_model(source, source.num_layers)
+    architecture, params = of_model(model), run.params
     with atomic_directory(output) as folder:
-        run = run_directory.load(workdir, mesh)
-        params = run.params
-        if discretised:
-            discretise = jax.jit(lambda p: discrete_params(source, p, num_steps))
+        if model is not source:
+            discretise = jax.jit(
+                lambda p: discrete_params(source, p, source.num_layers)
+            )
             params = on_mesh(mesh, discretise)(params)
         if architecture is OWN:
             shutil.copyfile(CODE, folder / CODE.name)
         elif model.step_size != 1:
             model, params = fold_step(model, params)
-        tokenizer_folder = workdir / run_directory.TOKENIZER
+        tokenizer_folder = run.path / run_directory.TOKENIZER
         ids = hf_tokenizer.write(run.tokenizer, tokenizer_folder, model.max_len, folder)
         config = {
             "architectures": [architecture.class_name],
@@ -86,14 +89,31 @@ def export_run(
         }
         tensors = to_tensors(architecture, model, params)
         hf_folder.write(folder, config, tensors, dtype)
-        difference = _compare(folder, run, num_steps, mesh)
+        difference = _compare(folder, run, mesh)
         if not difference <= TOLERANCES[dtype]:
             raise UserError(
                 f"{output} was discarded: read back, its logits differ from the run's"
                 f" by {difference:.1e} of the largest, more than the"
                 f" {TOLERANCES[dtype]:.0e} that rounding to {dtype} explains"
             )
-    return Exported(architecture, num_steps, difference)
+        card = model_card.render(run, architecture, output.name, license)
+        (folder / model_card.NAME).write_text(card, encoding="utf-8")
+    return Exported(architecture, source.num_layers, difference)
+
+
+def _check(run: LoadedRun, dtype: str, license: str | None) -> None:
+    if dtype not in TOLERANCES:
+        raise UserError(f"dtype={dtype}: expected one of {', '.join(TOLERANCES)}")
+    if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.\-]*", license):
+        raise UserError(
+            f"license={license}: expected an identifier of the hub, such as apache-2.0"
+        )
+    if not (run.path / run_directory.TOKENIZER).is_dir():
+        raise UserError(
+            f"{run.path} is a Hugging Face model, not a run: import it first"
+            f" (tools/import_hf.py --model={run.path} --output=...)"
+        )
+    check_is_merged(run.config.model, run.path)
 
 
 def fold_step(c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]:
@@ -104,7 +124,7 @@ def fold_step(c: ModelConfig, params: dict) -> tuple[ModelConfig, dict]:
     return c, params | {"weights": weights}
 
 
-def _compare(path: Path, run, num_steps: int, mesh: Mesh) -> float:
+def _compare(path: Path, run: LoadedRun, mesh: Mesh) -> float:
     """Return the largest difference of the logits of folder and run on random tokens.
 
     It is relative to the run's largest logit.
@@ -113,11 +133,10 @@ def _compare(path: Path, run, num_steps: int, mesh: Mesh) -> float:
     folder = hf_folder.HFFolder(path)
     model = import_run.model_of(folder)
     config = dataclasses.replace(run.config, model=model)
-    shardings = state.shardings(config, mesh).params
-    params = jax.device_put(import_run.params_of(folder, model), shardings)
+    params = import_run.sharded_params_of(folder, config, mesh)
     shape = (B, min(L, model.max_len))
     tokens_BL = np.random.default_rng(0).integers(0, model.vocab_size, shape)
-    expected = _logits(run.config.at_depth(num_steps), run.params, tokens_BL, mesh)
+    expected = _logits(run.config, run.params, tokens_BL, mesh)
     found = _logits(config, params, tokens_BL, mesh)
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 

@@ -26,10 +26,8 @@ _OUTER = {
     ("final_norm", "scale"): "transformer.ln_f.weight",
     ("final_norm", "shift"): "transformer.ln_f.bias",
 }
-
-
 # Two names of GELU in its tanh approximation.
-_GELU = ("gelu_new", "gelu_pytorch_tanh")
+GELU = ("gelu_new", "gelu_pytorch_tanh")
 
 
 def _read_config(given: Mapping) -> ModelConfig:
@@ -47,7 +45,7 @@ def _read_config(given: Mapping) -> ModelConfig:
         vocab_size=size(given, "vocab_size"),
         max_len=size(given, "n_positions"),
         norm_eps=given.get("layer_norm_epsilon", 1e-5),
-        activation=read_activation(given, "activation_function", *_GELU),
+        activation=read_activation(given, "activation_function", *GELU),
         dropout=given.get("resid_pdrop", 0.1),
         attention_dropout=given.get("attn_pdrop", 0.1),
     )
@@ -61,7 +59,8 @@ def _write_config(c: ModelConfig) -> dict:
         "n_inner": c.ff_dim,
         "vocab_size": c.vocab_size,
         "n_positions": c.max_len,
-        "activation_function": write_activation(c, _GELU[0]),
+        "n_ctx": c.max_len,  # the older name, which llama.cpp reads
+        "activation_function": write_activation(c, GELU[0]),
         "layer_norm_epsilon": c.norm_eps,
         "embd_pdrop": c.dropout,
         "resid_pdrop": c.dropout,

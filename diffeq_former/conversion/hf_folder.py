@@ -51,7 +51,7 @@ class HFFolder:
                     f"{path}: {key} is {dtype}; only float32, float16 and bfloat16 are"
                     " read"
                 )
-            array = file.get_tensor(key).astype(np.float32)
+            array = file.get_tensor(key).astype(np.float32, copy=False)
             require_finite(path, key, array)
             return array
 

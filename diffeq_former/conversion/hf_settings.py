@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 
-_SQUARED_RELU = "relu2"  # its name in transformers
+# Names of activations in transformers -> ours.
+_ACTIVATIONS = {"gelu": "exact_gelu", "relu2": "relu_squared"}
 
 
 def size(given: Mapping, name: str) -> int:
@@ -33,10 +34,11 @@ def read_activation(given: Mapping, name: str, *defaults: str) -> str:
       *defaults: The names of the block's own activation, of which the first holds if
         the setting is absent.
     """
-    expect(given, name, *defaults, _SQUARED_RELU)
-    return "relu_squared" if given.get(name) == _SQUARED_RELU else "default"
+    expect(given, name, *defaults, *_ACTIVATIONS)
+    return _ACTIVATIONS.get(given.get(name), "default")
 
 
 def write_activation(c: ModelConfig, default: str) -> str:
     """Return the activation's name in transformers; `default` is the block's own."""
-    return _SQUARED_RELU if c.activation == "relu_squared" else default
+    names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    return names.get(c.activation, default)

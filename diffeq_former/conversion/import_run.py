@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import jax
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from diffeq_former.atomic_io import atomic_directory
@@ -26,11 +27,21 @@ def model_of(folder: HFFolder) -> ModelConfig:
         return read_model(of_config(folder.config), folder.config)
 
 
-def params_of(folder: HFFolder, model: ModelConfig) -> dict:
-    """Read the parameters of the layer_table, float32, on the host."""
+def params_of(folder: HFFolder, model: ModelConfig, **options) -> dict:
+    """Read the parameters of the layer_table, float32; options as for `to_params`."""
     architecture = of_config(folder.config)
     with _named(folder.path):
-        return to_params(architecture, model, folder.keys, folder.read)
+        return to_params(architecture, model, folder.keys, folder.read, **options)
+
+
+def sharded_params_of(folder: HFFolder, config: Config, mesh: Mesh) -> dict:
+    """As `params_of`, each sharded over the mesh before the next one is read."""
+    shardings = flatten_dict(state.shardings(config, mesh).params)
+
+    def place(path, array):
+        return jax.block_until_ready(jax.device_put(array, shardings[path]))
+
+    return params_of(folder, config.model, place=place)
 
 
 def load(path: Path, mesh: Mesh) -> LoadedRun:
@@ -45,8 +56,7 @@ def load(path: Path, mesh: Mesh) -> LoadedRun:
     tokenizer = hf_tokenizer.read(path, folder.config, model.vocab_size)
     check_model_fits(model, mesh)
     config = Config(model=model)
-    shardings = state.shardings(config, mesh).params
-    params = jax.device_put(params_of(folder, model), shardings)
+    params = sharded_params_of(folder, config, mesh)
     return LoadedRun(path, config, params, tokenizer, 0, mesh)
 
 
@@ -82,18 +92,21 @@ def import_run(
     model = dataclasses.replace(model, dtype=dtype or model.dtype)
     tokenizer = hf_tokenizer.read(path, folder.config, model.vocab_size)
     check_model_fits(model, mesh)
+    config = Config(model=model, mesh=mesh_config)
     with atomic_directory(output) as aside:
-        params = params_of(folder, model)
-        if time_embed_dim is not None:
-            E = time_embed_dim or model.num_layers
+        if time_embed_dim is None:
+            params = sharded_params_of(folder, config, mesh)
+        else:
+            params, E = params_of(folder, model), time_embed_dim or model.num_layers
             model = hypernetwork_fit.continuous_model(model, E)
             params, errors = hypernetwork_fit.fit(model, params)
-        config = dataclasses.replace(Config(), model=model, mesh=mesh_config)
+            config = dataclasses.replace(config, model=model)
         run_directory.write_without_data(aside, config, tokenizer)
         hf_tokenizer.keep(path, folder.config, aside / run_directory.TOKENIZER)
         checkpoints = Checkpoints(aside / run_directory.CHECKPOINTS, 1, 0)
         with contextlib.closing(checkpoints):
-            checkpoints.save(0, state.with_params(config, mesh, params))
+            first = state.with_params(config, mesh, params, donate=True)
+            checkpoints.save(0, first)
     return config, errors
 
 

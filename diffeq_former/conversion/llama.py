@@ -16,6 +16,7 @@ from diffeq_former.conversion.hf_settings import (
     size,
     write_activation,
 )
+from diffeq_former.conversion.rope import read_rope, write_rope_scaling
 from diffeq_former.errors import UserError
 
 MODULES = {
@@ -38,17 +39,6 @@ _OUTER = {
     ("head", "kernel"): _HEAD,
 }
 _SILU = ("silu", "swish")  # two names of the same activation
-# For each kind of RoPE scaling: our fields -> their settings.
-_SCALINGS = {
-    "none": {},
-    "linear": {"rope_factor": "factor"},
-    "llama3": {
-        "rope_factor": "factor",
-        "rope_low_turns": "low_freq_factor",
-        "rope_high_turns": "high_freq_factor",
-        "rope_original_len": "original_max_position_embeddings",
-    },
-}
 
 
 def _read_config(
@@ -87,27 +77,33 @@ def read_bias(given: Mapping) -> dict:
     return {"attention_bias": "all" if given.get("attention_bias") else "none"}
 
 
+def _read_rope(given: Mapping) -> dict:
+    rope = read_rope(given)
+    expect({"partial_rotary_factor": rope["rope_fraction"]}, "partial_rotary_factor", 1)
+    return rope
+
+
 def _of_llama(given: Mapping) -> dict:
     expect(given, "mlp_bias", False)
     return read_bias(given)
 
 
 def _of_mistral(given: Mapping) -> dict:
-    _check_windows(given, given.get("sliding_window") is not None)
+    check_windows(given, given.get("sliding_window") is not None)
     return {}
 
 
 def _of_qwen2(given: Mapping) -> dict:
-    _check_windows(given, bool(given.get("use_sliding_window")))
+    check_windows(given, bool(given.get("use_sliding_window")))
     return {"attention_bias": "qkv"}
 
 
 def _of_qwen3(given: Mapping) -> dict:
-    _check_windows(given, bool(given.get("use_sliding_window")))
+    check_windows(given, bool(given.get("use_sliding_window")))
     return {"qk_norm": True, **read_bias(given)}
 
 
-def _check_windows(given: Mapping, in_use: bool) -> None:
+def check_windows(given: Mapping, in_use: bool) -> None:
     """Raise UserError if attention is limited to windows shorter than a sequence."""
     longest = size(given, "max_position_embeddings")
     window = given.get("sliding_window") or longest
@@ -119,28 +115,7 @@ def _check_windows(given: Mapping, in_use: bool) -> None:
         )
 
 
-def _read_rope(given: Mapping) -> dict:
-    """Read `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
-    rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    kind = "none" if kind == "default" else kind
-    if kind not in _SCALINGS:
-        known = ", ".join(_SCALINGS)
-        raise UserError(f"rope_scaling: expected one of {known}, got {kind!r}")
-    expect({**given, **rope}, "partial_rotary_factor", 1.0, None)
-    base = rope.get("rope_theta", given.get("rope_theta", 10000.0))
-    fields = {"rope_base": base, "rope_scaling": kind}
-    for ours, theirs in _SCALINGS[kind].items():
-        if theirs not in rope:
-            raise UserError(f"rope_scaling: {kind} needs {theirs}")
-        fields[ours] = rope[theirs]
-    return fields
-
-
 def _write_config(own: Callable[[ModelConfig], dict], c: ModelConfig) -> dict:
-    scaling = {
-        theirs: getattr(c, ours) for ours, theirs in _SCALINGS[c.rope_scaling].items()
-    }
     return {
         "num_hidden_layers": c.num_layers,
         "hidden_size": c.d_model,
@@ -156,7 +131,7 @@ def _write_config(own: Callable[[ModelConfig], dict], c: ModelConfig) -> dict:
         "attention_dropout": c.attention_dropout,
         "tie_word_embeddings": c.tied_head,
         "rope_theta": c.rope_base,
-        "rope_scaling": {"rope_type": c.rope_scaling, **scaling} if scaling else None,
+        "rope_scaling": write_rope_scaling(c),
         **own(c),
     }
 

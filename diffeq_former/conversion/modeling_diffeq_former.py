@@ -4,13 +4,12 @@ Requires PyTorch and transformers, not JAX, and no other file of code. Load its 
 with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`.
 
 With the solver `euler`, a step adds both terms at once, x + h (attention(x) +
-feed_forward(x)) (Tong et al. 2025, arXiv 2503.01329); `strang` applies half a
-feed-forward step before and half after the attention step; `lie_trotter` applies the
-attention step and then the feed-forward step. With backward `reversible`, the steps of
-two states y and z are coupled (McCallum and Foster 2024, arXiv 2410.11648).
+feed_forward(x)) (Tong et al. 2025, arXiv 2503.01329); `lie_trotter` applies attention,
+then feed-forward; `strang` half a feed-forward step before and half after. With
+backward `reversible`, two states are coupled (McCallum and Foster 2024, 2410.11648).
 
 B batch, L length, S length with cached tokens, D model, N heads, K key-value heads,
-H head size, h half the head size, F feed-forward, V vocabulary.
+H head size, h rotated pairs, F feed-forward, V vocabulary.
 """
 
 import math
@@ -31,6 +30,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 _RELEASED_EPS = 1e-6  # epsilon of the layers' norms with `chain_norms`
 _COUPLING = 0.999  # of reversible steps
+_ACTIVATIONS = {"exact_gelu": "gelu", "relu_squared": "relu2"}
 # Name of the cache in outputs; transformers 5.24 renamed it.
 _CACHE = "cache" if "cache" in ModelOutput.__dataclass_fields__ else "past_key_values"
 
@@ -62,8 +62,7 @@ class DiffEqFormerLayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x.float()
-        if self.centred:
-            y = y - y.mean(-1, keepdim=True)
+        y = y - y.mean(-1, keepdim=True) if self.centred else y
         y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * self.weight
         return (y if self.bias is None else y + self.bias).to(x.dtype)
 
@@ -117,8 +116,8 @@ class DiffEqFormerMLP(nn.Module):
         self.gate_proj = None if gpt else nn.Linear(c.d_model, c.d_ff, bias=False)
         self.up_proj = nn.Linear(c.d_model, c.d_ff, bias=gpt)
         self.down_proj = nn.Linear(c.d_ff, c.d_model, bias=gpt)
-        name = "gelu_pytorch_tanh" if gpt else "silu"
-        self.activate = ACT2FN["relu2" if c.activation == "relu_squared" else name]
+        default = "gelu_pytorch_tanh" if gpt else "silu"
+        self.activate = ACT2FN[_ACTIVATIONS.get(c.activation, default)]
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         if self.gate_proj is None:
@@ -193,7 +192,8 @@ class DiffEqFormerModel(DiffEqFormerPreTrainedModel):
         super().__init__(config)
         c, gpt = config, config.block == "gpt"
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
-        self.embed_positions = nn.Embedding(c.max_len, c.d_model) if gpt else None
+        learned = gpt and c.positions == "default"
+        self.embed_positions = nn.Embedding(c.max_len, c.d_model) if learned else None
         layers = (DiffEqFormerLayer(c, k) for k in range(c.num_layers))
         self.layers = nn.ModuleList(layers)
         self.norm = DiffEqFormerLayerNorm(c.d_model, c.norm_eps, gpt, gpt)
@@ -222,9 +222,9 @@ class DiffEqFormerModel(DiffEqFormerPreTrainedModel):
         if position_ids is None:
             position_ids = _positions(x_BLD, attention_mask, cache)
         mask = create_causal_mask(c, x_BLD, attention_mask, cache, position_ids)
-        rotation = _rotation(c, position_ids) if c.block == "llama" else None
-        if c.block == "gpt":
-            x_BLD = x_BLD + self.embed_positions(position_ids)
+        learned = self.embed_positions is not None
+        x_BLD = x_BLD + self.embed_positions(position_ids) if learned else x_BLD
+        rotation = None if learned else _rotation(c, position_ids)
         kwargs |= {"cache": cache, "position_ids": position_ids}
         kwargs |= {"dtype": x_BLD.dtype, "rotation": rotation, "mask": mask}
         states = 2 * (x_BLD.float(),) if c.backward == "reversible" else (x_BLD,)
@@ -258,14 +258,13 @@ class DiffEqFormerForCausalLM(DiffEqFormerPreTrainedModel, GenerationMixin):
     ) -> CausalLMOutput:
         """Return logits [B, L, V] of the last `logits_to_keep` tokens, and the loss."""
         inputs = (input_ids, attention_mask, position_ids, inputs_embeds)
-        found = self.model(*inputs, **kwargs)
-        x_BLD = found.last_hidden_state[:, -logits_to_keep:]
-        logits_BLV, loss, c = self.lm_head(x_BLD), None, self.config
+        out, c, loss = self.model(*inputs, **kwargs), self.config, None
+        logits_BLV = self.lm_head(out.last_hidden_state[:, -logits_to_keep:])
         if c.logit_softcap:
             logits_BLV = c.logit_softcap * torch.tanh(logits_BLV / c.logit_softcap)
         if labels is not None:
             loss = self.loss_function(logits_BLV, labels, c.vocab_size, **kwargs)
-        rest = {k: v for k, v in found.items() if k != "last_hidden_state"}
+        rest = {k: v for k, v in out.items() if k != "last_hidden_state"}
         return CausalLMOutput(loss=loss, logits=logits_BLV, **rest)
 
 
@@ -279,8 +278,9 @@ def _positions(x_BLD: Tensor, mask: Tensor | None, cache: Cache | None) -> Tenso
 
 def _rotation(c: DiffEqFormerConfig, position_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines [B, 1, L, h] of rotary positions, in float32."""
-    index_h = torch.arange(c.head_dim // 2, device=position_BL.device).float()
-    frequencies_h = c.rope_base ** (-index_h / len(index_h))  # radians per position
+    half = int(c.head_dim * c.rope_fraction) // 2
+    index_h = torch.arange(half, device=position_BL.device)
+    frequencies_h = c.rope_base ** (-index_h / half)  # radians per position
     if c.rope_kind == "linear":
         frequencies_h = frequencies_h / c.rope_factor
     elif c.rope_kind == "llama3":
@@ -293,7 +293,8 @@ def _rotation(c: DiffEqFormerConfig, position_BL: Tensor) -> tuple[Tensor, Tenso
 
 
 def _rotate(x_BNLH: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (x[i], x[i + h]) by angles, in float32."""
-    first, second = x_BNLH.float().chunk(2, -1)
-    rotated = first * cos - second * sin, second * cos + first * sin
+    """Rotate the pairs (x[i], x[i + h]) for i < h by angles, in float32."""
+    h = cos.shape[-1]
+    first, second, rest = x_BNLH.float().tensor_split((h, 2 * h), -1)
+    rotated = first * cos - second * sin, second * cos + first * sin, rest
     return torch.cat(rotated, -1).to(x_BNLH.dtype)

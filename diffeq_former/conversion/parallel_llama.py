@@ -12,19 +12,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from diffeq_former.config import ModelConfig
+from diffeq_former.conversion.architecture import Path
 from diffeq_former.conversion.hf_settings import expect
-from diffeq_former.conversion.llama import MODULES, family, read_bias
+from diffeq_former.conversion.llama import MODULES, check_windows, family, read_bias
 from diffeq_former.errors import UserError
 
+_ROTATED = ("query", "key")
 _AFTER_NORM = {"norm_1": ("query", "key", "value"), "norm_2": ("gate", "up")}
 
 
 def _read(given: Mapping) -> dict:
     expect({"logit_scale": 0.0625} | dict(given), "logit_scale", 1.0)
     expect(given, "prefix_dense_sliding_window_pattern", 1)
-    for name, kind in (("layer_types", "full_attention"), ("mlp_layer_types", "dense")):
-        if set(given.get(name) or [None]) != {kind}:
-            raise UserError(f"{name}: only {kind!r} is supported, for all layers")
+    if set(given.get("mlp_layer_types") or [None]) != {"dense"}:
+        raise UserError("mlp_layer_types: only 'dense' is supported, for all layers")
+    check_windows({"sliding_window": 4096} | dict(given), in_use=True)
     if given.get("rms_norm_eps") is None:
         raise UserError("rms_norm_eps: expected a number, as our norm is RMSNorm")
     return {"solver": "euler", **read_bias(given)}
@@ -33,11 +35,12 @@ def _read(given: Mapping) -> dict:
 def _write(c: ModelConfig) -> dict:
     return {
         "logit_scale": 1.0,
-        "layer_types": ["full_attention"] * c.num_layers,
+        # In windows as long as a sequence, which is all that llama.cpp reads.
+        "layer_types": ["sliding_attention"] * c.num_layers,
+        "sliding_window": c.max_len,
         "mlp_layer_types": ["dense"] * c.num_layers,
         "prefix_dense_intermediate_size": c.ff_dim,
         "prefix_dense_sliding_window_pattern": 1,
-        "sliding_window": c.max_len,  # of no layer, but transformers needs a number
         "num_experts": 1,
         "num_experts_per_tok": 1,
         "num_shared_experts": 0,
@@ -46,7 +49,7 @@ def _write(c: ModelConfig) -> dict:
 
 
 def _to_theirs(c: ModelConfig, weights: dict) -> dict:
-    """Fold the scales of the norms into the kernels that follow; see `_permuted`."""
+    """Fold the scales of the norms into the kernels; permute queries and keys."""
     folded = dict(weights)
     for norm, followers in _AFTER_NORM.items():
         scale_LD = weights[norm]["scale"]
@@ -57,21 +60,18 @@ def _to_theirs(c: ModelConfig, weights: dict) -> dict:
             scaled = kernel * scale_LD.reshape(axes)
             folded[name] = weights[name] | {"kernel": scaled}
     neighbours_H = np.arange(c.head_size).reshape(2, -1).T.ravel()
-    return _permuted(folded, neighbours_H)
-
-
-def _to_ours(c: ModelConfig, weights: dict) -> dict:
-    halves_H = np.arange(c.head_size).reshape(-1, 2).T.ravel()
-    return _permuted(weights, halves_H)
-
-
-def _permuted(weights: dict, order_H: np.ndarray) -> dict:
-    """Permute the entries of each query and key."""
     permuted = {
-        name: {key: x[..., order_H] for key, x in weights[name].items()}
-        for name in ("query", "key")
+        name: {key: x[..., neighbours_H] for key, x in folded[name].items()}
+        for name in _ROTATED
     }
-    return weights | permuted
+    return folded | permuted
+
+
+def _to_ours(c: ModelConfig, path: Path, array: np.ndarray) -> np.ndarray:
+    if path[0] != "weights" or path[1] not in _ROTATED:
+        return array
+    halves_H = np.arange(c.head_size).reshape(-1, 2).T.ravel()
+    return array[..., halves_H]
 
 
 COHERE2_MOE = family(

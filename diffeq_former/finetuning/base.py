@@ -10,11 +10,12 @@ from jax.sharding import Mesh
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.config.validation import validate
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
 from diffeq_former.finetuning.merge import check_is_merged
-from diffeq_former.models.blocks import BLOCKS, linear_specs
+from diffeq_former.models.blocks import linear_specs
 from diffeq_former.training import run_directory, state
 from diffeq_former.training.parts import merge, partition
 from diffeq_former.training.state import TrainState
@@ -31,7 +32,10 @@ _FREE = {
 
 
 def complete(
-    config: Config, workdir: Path, dataset: Dataset, overrides: Collection[str] = ()
+    config: Config,
+    workdir: Path,
+    dataset: Dataset | Mixture,
+    overrides: Collection[str] = (),
 ) -> Config:
     """Fill in the fields that the base run `config.finetune.base` determines.
 
@@ -119,12 +123,12 @@ def _started_run(workdir: Path) -> Config | None:
     return run_directory.read_config(workdir) if exists else None
 
 
-def _base_model(base: Path, config: Config, dataset: Dataset) -> ModelConfig:
+def _base_model(base: Path, config: Config, dataset: Dataset | Mixture) -> ModelConfig:
     """Return the base's model, discretised if num_steps or adapters ask for that."""
     model = run_directory.read_config(base).model
     _check_tokens(base, model, dataset)
     check_is_merged(model, base)
-    if not BLOCKS[model.block].learned_positions:
+    if not model.learned_positions:
         max_len = max(model.max_len, dataset.seq_len)
         model = dataclasses.replace(model, max_len=max_len)
     num_steps = config.finetune.num_steps
@@ -133,16 +137,16 @@ def _base_model(base: Path, config: Config, dataset: Dataset) -> ModelConfig:
     return discrete_model(model, num_steps or model.num_layers)
 
 
-def _check_tokens(base: Path, model: ModelConfig, dataset: Dataset) -> None:
+def _check_tokens(base: Path, model: ModelConfig, dataset: Dataset | Mixture) -> None:
     """Check that tokenizer and sequence length of the dataset suit the base."""
     if run_directory.tokenizer_fingerprint(base) != dataset.tokenizer_fingerprint:
         raise UserError(
-            f"dataset {dataset.path} has a different tokenizer than the base {base}:"
+            f"dataset {dataset} has a different tokenizer than the base {base}:"
             " prepare it with the base's"
         )
-    if BLOCKS[model.block].learned_positions and dataset.seq_len > model.max_len:
+    if model.learned_positions and dataset.seq_len > model.max_len:
         raise UserError(
-            f"dataset {dataset.path} has sequences of {dataset.seq_len} tokens, longer"
+            f"dataset {dataset} has sequences of {dataset.seq_len} tokens, longer"
             f" than the {model.max_len} that the base {base} has positions for: prepare"
             f" it with --seq_len={model.max_len} or less"
         )

@@ -30,7 +30,7 @@ def discrete_model(c: ModelConfig, num_steps: int) -> ModelConfig:
     """
     if num_steps < 1:
         raise UserError(f"num_steps: expected 1 or more, got {num_steps}")
-    if c.weights == "layer_table" and num_steps == c.num_layers:
+    if c.weights == "layer_table" and num_steps == c.num_layers == c.segments:
         return c
     if len(SOLVERS[c.solver].nodes) > 1 and not c.segments:
         raise UserError(

@@ -46,9 +46,11 @@ HF_MODULES = {
 def own_settings(c: ModelConfig) -> list[str]:
     """Return the model fields in use that no model of transformers has.
 
-    Those for a llama are Llama, Qwen 2 and Qwen 3, for a gpt GPT-2.
+    Those for a llama are Llama, Qwen 2 and Qwen 3; for a gpt, GPT-2 and GPT-NeoX.
     """
     own = [name for name in ("chain_norms", "logit_softcap") if getattr(c, name)]
+    if c.block == "llama" and c.rope_fraction != 1:
+        own.append("rope_fraction")
     if c.qk_norm and (c.block == "gpt" or c.attention_bias == "qkv"):
         own.append("qk_norm")
     if c.block == "gpt" and c.num_heads * c.head_size != c.d_model:
@@ -57,17 +59,19 @@ def own_settings(c: ModelConfig) -> list[str]:
 
 
 def check_has_hf_equivalent(c: ModelConfig) -> None:
-    """Raise UserError if the model has no equivalent in the library transformers."""
+    """Raise UserError unless the model is a GPT-2, Llama, Qwen 2 or Qwen 3."""
     plain = c.weights == "layer_table" and c.solver == "lie_trotter"
     stabilised, own = c.stabilisers == Stabilisers(), own_settings(c)
+    if c.block == "gpt" and not c.learned_positions:
+        own.append("positions=rotary")  # GPT-NeoX has other modules than HF_MODULES
     if not plain or own or not stabilised:
         what = f"of {c.weights} and {c.solver}"
         if plain:
             what = f"with {own[0]}" if stabilised else f"with {c.stabilisers}"
         raise UserError(
-            f"a model {what} has no Hugging Face equivalent, which an adapter in PEFT's"
-            " format needs: use a layer_table with lie_trotter, or merge the run with"
-            " tools/convert.py merge_lora --workdir=... --output=..."
+            f"a model {what} has no Hugging Face equivalent that adapters in PEFT's"
+            " format are written for: use a layer_table with lie_trotter, or merge the"
+            " run with tools/convert.py merge_lora --workdir=... --output=..."
         )
 
 

@@ -28,5 +28,4 @@ class Block:
     # final_norm(weights, x_BLD, eps) -> x_BLD; `final_norm_spec` specifies its weights
     final_norm: Callable[..., jax.Array]
     final_norm_spec: Callable[[ModelConfig], NormSpec]
-    learned_positions: bool
     tied_head: Callable[[ModelConfig], bool]

@@ -16,10 +16,9 @@ from diffeq_former.models.weight_specs import NormSpec
 
 
 class Embedding(nn.Module):
-    """Token embeddings, and learned position embeddings if the block has them."""
+    """Token embeddings, and learned position embeddings if the model has them."""
 
     config: ModelConfig
-    learned_positions: bool
     train: bool
 
     def setup(self):
@@ -27,7 +26,7 @@ class Embedding(nn.Module):
         self.token = normal(
             self, "token", 0.02, (c.vocab_size, c.d_model), ("vocab", "embed")
         )
-        if self.learned_positions:
+        if c.learned_positions:
             shape, axes = (c.max_len, c.d_model), ("position", "embed")
             self.position = normal(self, "position", 0.02, shape, axes)
         self.dropout = Dropout(c.dropout if self.train else 0.0)
@@ -37,7 +36,7 @@ class Embedding(nn.Module):
     ) -> jax.Array:
         # Unshard the embedding axis; else the result would be sharded along it, too.
         x_BLD = constrain(self.token, "vocab", "state")[tokens_BL]
-        if self.learned_positions:
+        if self.config.learned_positions:
             x_BLD = x_BLD + constrain(self.position, "position", "state")[positions_BL]
         x_BLD = x_BLD.astype(jnp.dtype(self.config.dtype))
         return self.dropout(x_BLD, sequences_B)

@@ -1,5 +1,7 @@
 """The GPT-2 block: LayerNorm, a fused query-key-value projection, GELU, biases.
 
+With rotary positions in place of a learned table, it is the block of GPT-NeoX.
+
 B batch, L length, D model, N heads, H head, F feed-forward.
 """
 
@@ -15,6 +17,7 @@ from diffeq_former.models.norms import (
     qk_norm_specs,
 )
 from diffeq_former.models.partition import FEED_FORWARD, constrain
+from diffeq_former.models.positions import rotate
 from diffeq_former.models.remat import recomputed
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
 from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs
@@ -45,6 +48,7 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
     qkv_BL3NH = linear(weights["qkv"], y_BLD)
     q_BLNH, k_BLNH, v_BLNH = (qkv_BL3NH[:, :, i] for i in range(3))
     q_BLNH, k_BLNH = normalise_queries_and_keys(c, weights, q_BLNH, k_BLNH)
+    q_BLNH, k_BLNH = rotate(c, positions_BL, q_BLNH, k_BLNH)
     return linear(weights["attention_out"], attend(q_BLNH, k_BLNH, v_BLNH), 2)
 
 
@@ -71,6 +75,5 @@ GPT = Block(
     norm,
     final_norm=layer_norm,
     final_norm_spec=lambda c: NormSpec(c.d_model, shift=True),
-    learned_positions=True,
-    tied_head=lambda c: True,
+    tied_head=lambda c: c.tied_head or c.learned_positions,
 )

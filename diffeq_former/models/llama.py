@@ -18,7 +18,7 @@ from diffeq_former.models.norms import (
     rms_norm,
 )
 from diffeq_former.models.partition import FEED_FORWARD, constrain
-from diffeq_former.models.positions import rotary_frequencies, rotate
+from diffeq_former.models.positions import rotate
 from diffeq_former.models.remat import recomputed
 from diffeq_former.models.stabilisers import drop_unused_norms, term_input
 from diffeq_former.models.weight_specs import LinearSpec, NormSpec, WeightSpecs
@@ -58,9 +58,7 @@ def attention(c: ModelConfig, weights, x_BLD, positions_BL, attend) -> jax.Array
     y_BLD = term_input(c, norm, weights, "norm_1", x_BLD)
     q_BLNH, k_BLKH = (linear(weights[name], y_BLD) for name in ("query", "key"))
     q_BLNH, k_BLKH = normalise_queries_and_keys(c, weights, q_BLNH, k_BLKH)
-    frequencies_h = rotary_frequencies(c)
-    q_BLNH = rotate(q_BLNH, positions_BL, frequencies_h)
-    k_BLKH = rotate(k_BLKH, positions_BL, frequencies_h)
+    q_BLNH, k_BLKH = rotate(c, positions_BL, q_BLNH, k_BLKH)
     o_BLNH = attend(q_BLNH, k_BLKH, linear(weights["value"], y_BLD))
     return linear(weights["attention_out"], o_BLNH, 2)
 
@@ -93,6 +91,5 @@ LLAMA = Block(
     norm,
     final_norm=rms_norm,
     final_norm_spec=lambda c: NormSpec(c.d_model, shift=False),
-    learned_positions=False,
     tied_head=lambda c: c.tied_head,
 )

@@ -1,8 +1,9 @@
 """Rotary position embedding (Su et al. 2021, arXiv 2104.09864).
 
-The two halves of a head form the rotated pairs.
+The two halves of what is rotated form the rotated pairs: of a whole head, or of its
+first entries (`rope_fraction`), as in GPT-NeoX (Black et al. 2022, arXiv 2204.06745).
 
-B batch, L length, N heads, H head size, h = H / 2.
+B batch, L length, N heads, H head size, R rotated entries of a head, h = R / 2.
 """
 
 import math
@@ -13,25 +14,39 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 
 
-def rotary_frequencies(c: ModelConfig) -> jax.Array:
-    """Return base^(-2i/H) in radians per position, rescaled by `rope_scaling`: [h]."""
-    half = c.head_size // 2
+def rotate(
+    c: ModelConfig, positions_BL: jax.Array, q_BLNH: jax.Array, k_BLKH: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Rotate queries and keys by their positions, unless these are learned.
+
+    The computation is in float32, or in float64 for float64 inputs.
+    """
+    if c.learned_positions:
+        return q_BLNH, k_BLKH
+    frequencies_h = _frequencies(c)
+    return (
+        _rotate(q_BLNH, positions_BL, frequencies_h),
+        _rotate(k_BLKH, positions_BL, frequencies_h),
+    )
+
+
+def _frequencies(c: ModelConfig) -> jax.Array:
+    """Return base^(-2i/R) in radians per position, rescaled by `rope_scaling`: [h]."""
+    half = c.rotary_size // 2
     frequencies_h = c.rope_base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     return ROPE_SCALINGS[c.rope_scaling](c, frequencies_h)
 
 
-def rotate(
+def _rotate(
     x_BLNH: jax.Array, positions_BL: jax.Array, frequencies_h: jax.Array
 ) -> jax.Array:
-    """Rotate the pairs (x[i], x[i + h]) by position * frequency.
-
-    The computation is in float32, or in float64 for float64 inputs.
-    """
+    """Rotate the pairs (x[i], x[i + h]) for i < h by position * frequency."""
+    h = len(frequencies_h)
     angles_BLh = positions_BL[..., None].astype(jnp.float32) * frequencies_h[None, None]
     cos, sin = jnp.cos(angles_BLh)[:, :, None], jnp.sin(angles_BLh)[:, :, None]
     promoted_BLNH = x_BLNH.astype(jnp.promote_types(x_BLNH.dtype, jnp.float32))
-    first, second = jnp.split(promoted_BLNH, 2, axis=-1)
-    rotated = (first * cos - second * sin, second * cos + first * sin)
+    first, second, rest = jnp.split(promoted_BLNH, [h, 2 * h], axis=-1)
+    rotated = (first * cos - second * sin, second * cos + first * sin, rest)
     return jnp.concatenate(rotated, axis=-1).astype(x_BLNH.dtype)
 
 

@@ -32,7 +32,7 @@ class Transformer(nn.Module):
       config: The model's configuration.
       train: Apply dropout, with the rng "dropout".
       cached: Read and write keys and values in the collection "cache" (pass
-        `mutable=["cache"]`), at the positions `positions_BL`.
+        `mutable=["cache"]`), at the positions `positions_BL`; see `Attend`.
       hardware: What the program is compiled for; it decides on attention kernels. Those
         of the default run everywhere.
     """
@@ -46,7 +46,7 @@ class Transformer(nn.Module):
         c = self.config
         self.block = BLOCKS[c.block]
         self.weights = SOURCES[c.weights](c, self.block.weight_specs(c))
-        self.embedding = Embedding(c, self.block.learned_positions, self.train)
+        self.embedding = Embedding(c, self.train)
         self.final_norm = FinalNorm(c, self.block.final_norm_spec(c))
         if not self.block.tied_head(c):
             self.head = Head(c)

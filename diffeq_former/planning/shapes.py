@@ -110,10 +110,9 @@ def outer(c: ModelConfig) -> list[Array]:
 
     Of embeddings, every device needs complete rows.
     """
-    block = BLOCKS[c.block]
     arrays = [Array((c.vocab_size, c.d_model), ("vocab", "embed"), 4)]
-    if block.learned_positions:
+    if c.learned_positions:
         arrays.append(Array((c.max_len, c.d_model), ("position", "embed"), 4))
-    if not block.tied_head(c):
+    if not BLOCKS[c.block].tied_head(c):
         arrays.append(Array((c.d_model, c.vocab_size), ("embed", "vocab"), 4))
     return arrays

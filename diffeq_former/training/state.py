@@ -53,10 +53,19 @@ def first_params(config: Config) -> dict:
     return nn.unbox(_init_boxed(config.model, config.seed))
 
 
-def with_params(config: Config, mesh: Mesh, params: dict) -> TrainState:
-    """Return the state before the first step of a run with the given parameters."""
-    out = shardings(config, mesh)
-    return jax.jit(lambda params: _first(config, params), out_shardings=out)(params)
+def with_params(
+    config: Config, mesh: Mesh, params: dict, *, donate: bool = False
+) -> TrainState:
+    """Return the state before the first step of a run with the given parameters.
+
+    With `donate`, they are not copied: arrays that are on the mesh become the state's.
+    """
+    first = jax.jit(
+        lambda params: _first(config, params),
+        out_shardings=shardings(config, mesh),
+        donate_argnums=(0,) if donate else (),
+    )
+    return first(params)
 
 
 def abstract(config: Config, mesh: Mesh) -> TrainState:

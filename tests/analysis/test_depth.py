@@ -30,6 +30,7 @@ CONFIGS = [
     model("gpt", "hypernetwork", "strang", stabilisers=Stabilisers(1.0, "none")),
     model("llama", "shared", "midpoint", stabilisers=Stabilisers(1.0, "none")),
     model("gpt", "shared", "rk4"),
+    model("gpt", "hypernetwork", "euler", positions="rotary", rope_fraction=0.5),
     model("llama", "hypernetwork", "heun", num_heads=4, num_kv_heads=2, **OPTIONS),
 ]
 
@@ -53,7 +54,7 @@ def test_states_are_those_of_the_model(config):
     assert len(states_TLD) == config.num_layers + 1
     np.testing.assert_allclose(states_TLD[1:], expected_TLD, atol=2e-5)
     token = params["embedding"]["token"][tokens_BL[0]]
-    if config.block == "llama":  # has no positions in its embedding
+    if not config.learned_positions:
         np.testing.assert_array_equal(states_TLD[0], token)
     np.testing.assert_allclose(found_LV, logits_LV, atol=1e-4)
 

@@ -100,7 +100,21 @@ REFUSALS = [
     ),
     (
         {"model.block": "llama", "model.num_heads": 256},
-        "rotary positions need an even head size, got 3; choose",
+        "rotary positions rotate pairs of entries, but model.rope_fraction=1 of a head"
+        " of 3 is 3; choose another num_heads, head_dim or rope_fraction",
+    ),
+    (
+        {"model.positions": "rotary", "model.rope_fraction": 0.01},
+        "model.rope_fraction=0.01 of a head of 64 is 0; choose another num_heads",
+    ),
+    (
+        {"model.rope_fraction": 0.25},
+        "config.model.rope_fraction: the positions of this model are a learned table;"
+        " leave it 1.0, or set positions to rotary",
+    ),
+    (
+        {"model.positions": "rotary", "model.rope_fraction": 0.0},
+        "config.model.rope_fraction: expected above 0, got 0.0",
     ),
     ({"model.num_kv_heads": 4}, "the gpt block has one fused query-key-value map"),
     (
@@ -121,8 +135,8 @@ REFUSALS = [
         "num_checkpoints: expected fewer than model.num_layers (12), got 12",
     ),
     ({"model.stabilisers.residuals": 1.0}, "is config.model.stabilisers.residual"),
-    ({"model.tied_head": True}, "tied_head: the gpt block always ties its head;"),
-    ({"model.rope_scaling": "linear"}, "only the llama block has rotary positions"),
+    ({"model.tied_head": True}, "tied_head: with learned positions, the gpt block al"),
+    ({"model.rope_scaling": "linear"}, "a learned table; leave it none, or set posit"),
     ({"model.rope_scaling": "yarn"}, "one of none, linear, llama3, got 'yarn'"),
     (
         {"model.parametrization": "mup", "model.initialization": "authors"},
@@ -218,7 +232,7 @@ def test_every_number_has_bounds(name):
     kind = NUMBERS[name]
     if kind.__origin__ is tuple:
         kind = kind.__args__[0]
-    assert kind is str or kind.__metadata__
+    assert kind is str or typing.get_args(kind)[1:]  # bounds, or members of a Literal
 
 
 @pytest.mark.parametrize("name", FLOATS)

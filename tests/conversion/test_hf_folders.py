@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from diffeq_former.config import MeshConfig, ModelConfig, Stabilisers
 from diffeq_former.conversion import export_run as exporting
-from diffeq_former.conversion import hf_folder
+from diffeq_former.conversion import hf_folder, model_card
 from diffeq_former.conversion.architectures import of_model
 from diffeq_former.conversion.diffeq_former_hf import OWN
 from diffeq_former.conversion.export_run import export_run
@@ -89,7 +89,7 @@ def test_what_goes_out_is_what_came_in(imported, tmp_path):
     folder, path = imported
     before = HFFolder(folder)
     dtype = before.config["dtype"]
-    done = export_run(path, tmp_path / "out", mesh_of(1), dtype)
+    done = export_run(run_directory.load(path, mesh_of()), tmp_path / "out", dtype)
     after = HFFolder(tmp_path / "out")
     assert done.architecture.class_name == before.config["architectures"][0]
     assert done.difference <= 1e-6  # bfloat16 too: the weights were rounded already
@@ -104,7 +104,7 @@ def test_what_goes_out_is_what_came_in(imported, tmp_path):
     weights = {p.name for p in folder.iterdir() if p.name.startswith("model")}
     kept = {p.name for p in folder.iterdir()} - weights - {"computed.npz"}
     made = {p.name for p in (tmp_path / "out").iterdir()}
-    assert made == kept | {hf_folder.WEIGHTS}
+    assert made == kept | {hf_folder.WEIGHTS, model_card.NAME}
     for name in kept - {hf_folder.CONFIG}:
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -124,7 +124,9 @@ def test_a_folder_decides_which_tokens_end_a_text(tmp_path, file):
     for run in (imported, load(folder, mesh_of(1))):
         assert run.tokenizer.ends == (EOT, 5, 9)  # first the tokenizer's own
         assert run.tokenizer.before == [1]
-    export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "float32")
+    export_run(
+        run_directory.load(tmp_path / "run", mesh_of()), tmp_path / "out", "float32"
+    )
     for name in ("config.json", "generation_config.json"):
         content = json.loads((tmp_path / "out" / name).read_text())
         assert content["eos_token_id"] == [5, 9]
@@ -133,7 +135,9 @@ def test_a_folder_decides_which_tokens_end_a_text(tmp_path, file):
 @pytest.mark.slow
 def test_what_bfloat16_rounds_is_said(tmp_path):
     import_run(FIXTURES / "gpt2", tmp_path / "run", MeshConfig(), mesh_of(1))
-    done = export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "bfloat16")
+    done = export_run(
+        run_directory.load(tmp_path / "run", mesh_of()), tmp_path / "out", "bfloat16"
+    )
     assert 1e-4 < done.difference < 2e-2
     assert model_of(HFFolder(tmp_path / "out")).dtype == "bfloat16"
 
@@ -187,7 +191,9 @@ def test_what_computes_something_else_is_not_kept(tmp_path, monkeypatch):
         lambda c, params: (dataclasses.replace(c, horizon=0.0), params),
     )
     with pytest.raises(UserError, match="discarded: read back, its logits differ from"):
-        export_run(tmp_path / "run", tmp_path / "out", mesh_of(1), "float32")
+        export_run(
+            run_directory.load(tmp_path / "run", mesh_of()), tmp_path / "out", "float32"
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

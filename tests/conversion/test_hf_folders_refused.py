@@ -14,6 +14,7 @@ from diffeq_former.conversion.import_run import import_run
 from diffeq_former.errors import UserError
 
 COHERE = {"model_type": "cohere2_moe", "architectures": None}
+NEOX = {"model_type": "gpt_neox", "architectures": None, "rope_parameters": None}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
 
 
@@ -37,7 +38,18 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
             {"layer_norm_epsilon": "x"},
             "model.norm_eps: expected float, got 'x'",
         ),
-        ("llama", {"hidden_act": "gelu"}, "hidden_act: only 'silu' or 'swish' or"),
+        ("llama", {"hidden_act": "relu"}, "hidden_act: only 'silu' or 'swish' or"),
+        ("llama", NEOX | {"attention_bias": False}, "attention_bias: only True is"),
+        (
+            "llama",
+            NEOX | {"rotary_pct": 0.3, "attention_bias": True, "hidden_act": "gelu"},
+            "model.rope_fraction=0.3 of a head of 4",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor: only 1 is supported, got 0.5",
+        ),
         (
             "llama",
             {"model_type": "mistral", "architectures": None, "sliding_window": 7},
@@ -45,11 +57,13 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4}
             "got 7; lower max_position_embeddings to it",
         ),
         ("llama", COHERE, "logit_scale: only 1.0 is supported, got 0.0625"),
-        ("llama", COHERE | {"logit_scale": 1}, "layer_types: only 'full_attention' is"),
+        ("llama", COHERE | {"logit_scale": 1}, "mlp_layer_types: only 'dense' is supp"),
         (
             "llama",
-            COHERE | {"logit_scale": 1, "layer_types": ["full_attention"]},
-            "mlp_layer_types: only 'dense' is supported, for all layers",
+            COHERE
+            | {"logit_scale": 1, "mlp_layer_types": ["dense"], "sliding_window": 7},
+            "sliding_window: expected none, or at least max_position_embeddings (24), "
+            "got 7; lower max_position_embeddings to it",
         ),
         ("llama", {"mlp_bias": True}, "mlp_bias: only False is supported, got True"),
         ("llama", {"rope_parameters": LINEAR}, "rope_scaling: linear needs factor"),

@@ -13,6 +13,7 @@ from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.inference.generate import Generator
 from diffeq_former.models.loss import cross_entropy_sums
 from diffeq_former.models.transformer import Transformer
+from diffeq_former.training import run_directory
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -24,7 +25,7 @@ EOT = 256
 LLAMA = {"block": "llama", "num_kv_heads": 2, "rope_base": 300.0}
 MODELS = {
     "gpt-euler": {"solver": "euler"},
-    "gpt-strang": {"solver": "strang", "horizon": 2.0},
+    "gpt-strang": {"solver": "strang", "horizon": 2.0, "positions": "rotary"},
     "gpt-reversible": {"solver": "strang", "backward": "reversible"},
     "llama-tied": {**LLAMA, **OPTIONS, "tied_head": True},
     "llama-reversible": {**LLAMA, "backward": "reversible"},
@@ -36,7 +37,7 @@ def exported(request, tmp_path_factory):
     """The model, our parameters and the exported folder."""
     folder = tmp_path_factory.mktemp(request.param)
     config, params = run_of(folder / "run", MODELS[request.param])
-    export_run(folder / "run", folder / "out", mesh_of(1), "float32")
+    export_run(run_directory.load(folder / "run", mesh_of()), folder / "out", "float32")
     return config, params, folder / "out"
 
 
@@ -125,7 +126,7 @@ def test_vocabularies_are_resized(exported):
     assert after.logits.shape[-1] == config.vocab_size + 3
     torch.testing.assert_close(after.logits[..., : config.vocab_size], before)
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    assert tied == (config.block == "gpt" or config.tied_head)
+    assert tied == (config.learned_positions or config.tied_head)
 
 
 def test_trainer_lowers_the_loss_and_its_folder_is_read(exported, tmp_path):

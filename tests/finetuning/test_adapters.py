@@ -196,6 +196,7 @@ def test_refuses_what_is_no_adapter(base, tuned, saved, tmp_path):
             "a model with chain_norms",
         ),
         ({"qk_norm": True}, False, "a model with qk_norm has no Hugging Face"),
+        ({"positions": "rotary"}, False, "with positions=rotary has no Hugging Face"),
         (
             {"stabilisers": Stabilisers(norm="post")},
             False,

@@ -6,6 +6,7 @@ connections.
 
 import dataclasses
 import functools
+import math
 
 import jax
 import numpy as np
@@ -53,6 +54,8 @@ def qk_normalised(config, w, q, k):
 
 
 def activated(config, h, default):
+    if config.activation == "exact_gelu":
+        return h * (1 + np.vectorize(math.erf)(h / np.sqrt(2))) / 2
     return np.maximum(h, 0) ** 2 if config.activation == "relu_squared" else default(h)
 
 
@@ -70,7 +73,9 @@ def capped(config, logits):
 
 
 def gpt2(config, p, tokens, norms="pre", keep=1.0):
-    x = p["embedding"]["token"][tokens] + p["embedding"]["position"][: len(tokens)]
+    x = p["embedding"]["token"][tokens]
+    if config.positions == "default":
+        x = x + p["embedding"]["position"][: len(tokens)]
     for layer in range(config.num_layers):
         w = jax.tree.map(lambda a, i=layer: a[i], p["weights"])
         y = x
@@ -78,6 +83,8 @@ def gpt2(config, p, tokens, norms="pre", keep=1.0):
             y = layer_norm(w["norm_1"], x, config.norm_eps)
         qkv = np.einsum("ld,dcnh->lcnh", y, w["qkv"]["kernel"]) + w["qkv"]["bias"]
         q, k = qk_normalised(config, w, qkv[:, 0], qkv[:, 1])
+        if config.positions == "rotary":
+            q, k = rotary(config, q), rotary(config, k)
         o = causal_attention(q, k, qkv[:, 2])
         out = w["attention_out"]
         x = keep * x + np.einsum("lnh,nhd->ld", o, out["kernel"]) + out["bias"]
@@ -92,16 +99,18 @@ def gpt2(config, p, tokens, norms="pre", keep=1.0):
         if norms == "post":
             x = layer_norm(w["norm_2"], x, config.norm_eps)
     x = layer_norm(p["final_norm"], x, config.norm_eps)
-    return capped(config, x @ p["embedding"]["token"].T)
+    head = p["head"]["kernel"] if "head" in p else p["embedding"]["token"].T
+    return capped(config, x @ head)
 
 
-def rotary(x, base):
-    """Pairs (i, i + H/2) as complex numbers, turned by position * base^(-2i/H)."""
-    half = x.shape[-1] // 2
-    z = x[..., :half] + 1j * x[..., half:]
-    angles = np.arange(len(x))[:, None] * base ** (-2 * np.arange(half) / (2 * half))
+def rotary(config, x):
+    """Pairs (i, i + R/2) as complex numbers, turned by position * base^(-2i/R)."""
+    half = int(x.shape[-1] * config.rope_fraction) // 2
+    z = x[..., :half] + 1j * x[..., half : 2 * half]
+    exponents = -2 * np.arange(half) / (2 * half)
+    angles = np.arange(len(x))[:, None] * config.rope_base**exponents
     z = z * np.exp(1j * angles)[:, None]
-    return np.concatenate([z.real, z.imag], -1)
+    return np.concatenate([z.real, z.imag, x[..., 2 * half :]], -1)
 
 
 def llama(config, p, tokens, norms="pre", keep=1.0):
@@ -117,7 +126,7 @@ def llama(config, p, tokens, norms="pre", keep=1.0):
             for name in ("query", "key", "value")
         )
         q, k = qk_normalised(config, w, q, k)
-        q, k = rotary(q, config.rope_base), rotary(k, config.rope_base)
+        q, k = rotary(config, q), rotary(config, k)
         o = causal_attention(q, k, v)
         x = keep * x + np.einsum("lnh,nhd->ld", o, w["attention_out"]["kernel"])
         x = norm(w["norm_1"], x) if norms == "post" else x
@@ -129,6 +138,7 @@ def llama(config, p, tokens, norms="pre", keep=1.0):
     return capped(config, norm(p["final_norm"], x) @ p["head"]["kernel"])
 
 
+PARTIAL = {"positions": "rotary", "rope_fraction": 0.5, "activation": "exact_gelu"}
 PLAIN = {"gpt": (gpt2, 0), "llama": (llama, 0), "llama-grouped": (llama, 1)}
 
 
@@ -137,9 +147,11 @@ PLAIN = {"gpt": (gpt2, 0), "llama": (llama, 0), "llama-grouped": (llama, 1)}
     [
         ("gpt", {}),
         ("gpt", OPTIONS),
+        ("gpt", PARTIAL),
+        ("gpt", {**OPTIONS, "positions": "rotary", "tied_head": True}),
         ("llama", {}),
         ("llama-grouped", {}),
-        ("llama-grouped", OPTIONS),
+        ("llama-grouped", {**OPTIONS, "rope_fraction": 0.25}),
     ],
     ids=str,
 )

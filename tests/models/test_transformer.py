@@ -106,6 +106,7 @@ def test_causality(config):
     model("gpt", "shared", "rk4"),
     with_options(),
     coupled(),
+    model("gpt", "hypernetwork", "heun", positions="rotary", rope_fraction=0.5),
 )
 def test_cached_decoding_equals_the_full_forward_pass(config):
     """Prompts of two lengths, padded on the right, then token by token."""

@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 
+import command_lines
 import jax
 import matplotlib
 import matplotlib.pyplot as plt
@@ -142,27 +144,55 @@ def test_wrong_input_is_refused_in_one_line(run, trained, tmp_path):
     refuses("max_new_tokens: expected 0 or more", run.generate, "a", max_new_tokens=-1)
 
 
-def code_of_the_notebook() -> str:
+@pytest.fixture
+def documentation(trained, monkeypatch):
+    """Executes code of a page, in the folder of a tiny run, with short texts."""
+    matplotlib.use("agg")
+    monkeypatch.chdir(trained.workdir.parent)
+
+    def execute(code, **names):
+        code = re.sub(r"new_tokens=\d+", "new_tokens=8", code)
+        exec(compile(code, "documentation", "exec"), names)
+        plt.close("all")
+        assert isinstance(names["run"], diffeq_former.Run)
+        assert names["values_TNM"].dtype == complex
+
+    return execute
+
+
+def test_the_page_runs(trained, documentation):
+    page = (ROOT / "docs/api.md").read_text()
+    code = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    code = code.replace('"runs/demo"', repr(trained.workdir.name))
+    documentation(code.replace("It was the best of times", "the list"))
+
+
+def test_the_notebook_runs(trained, documentation, capsys):
+    """From the text to the export; what it prepares and trains is tiny."""
+    small = {
+        "prepare_data": (f"--source=text:{ROOT}/tests/*.py", "--seq_len=16")
+        + ("--validation_fraction=0.2", "--num_workers=0"),
+        "train": ("--config.model.max_len=16", "--config.model.d_model=16")
+        + ("--config.training.num_steps=3", "--config.training.sample_every=9")
+        + ("--config.training.depth_steps=()", "--config.optimizer.name=adamw"),
+    }
+    (trained.workdir.parent / "configs").symlink_to(ROOT / "configs")
+
+    def shell(line):
+        command, name, *flags = shlex.split(line)
+        assert command == "diffeq-former"
+        program = command_lines.MAIN if name == "train" else f"{name}.py"
+        result = command_lines.run(program, *flags, *small[name])
+        assert result.returncode == 0, result.stderr
+
     notebook = json.loads((ROOT / "docs/quickstart.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] for cell in cells)
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
-def code_of_the_page() -> str:
-    page = (ROOT / "docs/api.md").read_text()
-    return "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-
-
-@pytest.mark.parametrize("code_of", [code_of_the_notebook, code_of_the_page])
-def test_the_documentation_runs(trained, code_of, monkeypatch):
-    """With its run replaced by a tiny one."""
-    matplotlib.use("agg")
-    monkeypatch.chdir(trained.workdir.parent)
-    code = code_of().replace('"runs/demo"', repr(trained.workdir.name))
-    code = code.replace("It was the best of times", "the list").replace("=50", "=8")
-    names = {}
-    exec(compile(code, "documentation", "exec"), names)
-    plt.close("all")
-    assert isinstance(names["run"], diffeq_former.Run)
-    assert names["values_TNM"].dtype == complex
+    code = "\n".join("".join(cell["source"]) for cell in cells)
+    code = code.replace("\\\n", " ")
+    assert len(re.findall("^!", code, re.MULTILINE)) == 2
+    code = re.sub(r"^!(.*)$", r"shell('\1')", code, flags=re.MULTILINE)
+    documentation(code, shell=shell)
+    printed = capsys.readouterr().out
+    assert printed.startswith("def ") and printed.count("\ndef ") == 1
+    assert "\n# quickstart-hf\n" in printed

@@ -133,13 +133,22 @@ def test_wrong_input_is_one_line(refused, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("flags", [("evaluate.py",), ("generate.py", "--prompt=w1")])
+def test_a_hugging_face_folder_is_not_a_run(refused, flags):
+    line = refused(*flags, f"--workdir={MODEL}")
+    assert line == (
+        f"{MODEL} is a Hugging Face model, not a run: use tools/import_hf.py"
+        f" --model={MODEL} --output=..."
+    )
+
+
 @pytest.mark.slow
 def test_wrong_exports_are_one_line(refused, imported, trained, tmp_path):
     out = f"--output={tmp_path / 'out'}"
     line = refused(OUT, f"--workdir={tmp_path}", out)
     assert line.startswith(f"{tmp_path} is not a run")
     line = refused(OUT, f"--workdir={trained.workdir}", out, "--num_steps=0")
-    assert line == "num_steps: expected 1 or more, got 0"
+    assert line == "num_steps=0: expected 1 to 10000"
     line = refused(OUT, f"--workdir={trained.workdir}", out, "--dtype=float16")
     assert "--dtype=float16" in line
     line = refused(OUT, f"--workdir={imported}", f"--output={imported}")
