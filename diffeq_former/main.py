@@ -41,14 +41,11 @@ flags.adopt_module_key_flags(process_flags)
 
 def main() -> int:
     from diffeq_former import compilation_cache
-    from diffeq_former.analysis.during_training import make_analysis
     from diffeq_former.distributed.mesh import check_fits, make_mesh
     from diffeq_former.errors import OutOfMemoryError
-    from diffeq_former.inference.perplexity import make_evaluate
-    from diffeq_former.inference.text import make_sampler
+    from diffeq_former.inference.harness_setup import local_data
     from diffeq_former.planning.out_of_memory import advice, check_memory
     from diffeq_former.training import loop
-    from diffeq_former.training.evaluation_hooks import EvaluationHooks
 
     process_flags.start_from_flags(_stop)
     compilation_cache.enable()
@@ -57,28 +54,54 @@ def main() -> int:
     mesh = make_mesh(config.mesh)
     check_fits(config, mesh, dataset.seq_len)
     check_memory(config, mesh, dataset.seq_len)
-    samples = config.training.sample_every > 0
-    hooks = EvaluationHooks(
-        evaluate=make_evaluate(config, dataset, mesh),
-        sample=make_sampler(config, mesh, dataset.tokenizer()) if samples else None,
-        analyse=make_analysis(config, dataset, mesh) if config.analysis_every else None,
-    )
     try:
-        code = loop.train(
-            config,
-            workdir,
-            dataset,
-            mesh,
-            hooks,
-            _stop,
-            first_state=first_state,
-            allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-        )
+        with local_data(config.harness.task_data if config.harness.every else None):
+            code = loop.train(
+                config,
+                workdir,
+                dataset,
+                mesh,
+                _make_hooks(config, dataset, mesh),
+                _stop,
+                first_state=first_state,
+                allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+            )
         _stop.ignore()  # all is saved
         return code
     except OutOfMemoryError as error:
         lines = advice(config, mesh, dataset.seq_len)
         raise OutOfMemoryError(f"{error}\n{lines}") from error
+
+
+def _make_hooks(config, dataset, mesh):
+    """Return the evaluations that the config asks for."""
+    from diffeq_former.analysis.during_training import make_analysis
+    from diffeq_former.inference.perplexity import make_evaluate
+    from diffeq_former.inference.text import make_sampler
+    from diffeq_former.training.evaluation_hooks import EvaluationHooks
+
+    sample = analyse = harness = None
+    if config.training.sample_every:
+        sample = make_sampler(config, mesh, dataset.tokenizer())
+    if config.analysis_every:
+        analyse = make_analysis(config, dataset, mesh)
+    if config.harness.every:
+        harness = _make_harness(config, dataset, mesh)
+    evaluate = make_evaluate(config, dataset, mesh)
+    return EvaluationHooks(evaluate, sample, analyse, harness)
+
+
+def _make_harness(config, dataset, mesh):
+    from diffeq_former.inference import harness_setup
+
+    c = config.harness
+    harness_setup.check_installed()
+    harness_setup.check_folders(
+        "config.harness.", task_data=c.task_data, include_path=c.include_path
+    )
+    from diffeq_former.inference.harness_hook import make_harness
+
+    return make_harness(c, config.model, dataset.tokenizer(), mesh)
 
 
 def _resolve(workdir: Path):
@@ -88,18 +111,12 @@ def _resolve(workdir: Path):
       The config, the dataset, and the function that creates the initial state.
     """
     from diffeq_former.config import resolve
-    from diffeq_former.data import dataset as datasets
-    from diffeq_former.errors import UserError
     from diffeq_former.finetuning import base
+    from diffeq_former.inference.resolve_dataset import load_configured
     from diffeq_former.training import run_directory, state
 
     config, first_state = resolve(_CONFIG.value), state.create
-    if not config.data.path:
-        raise UserError(
-            "config.data.path is empty: name the folder of a dataset; make one with"
-            " tools/prepare_data.py --source=... --tokenizer=... --output=DIR"
-        )
-    dataset = datasets.load(config.data.path)
+    dataset = load_configured(config.data)
     if config.finetune.base:
         overrides = config_flags.get_override_values(flags.FLAGS["config"])
         config = base.complete(config, workdir, dataset, overrides)

@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from cases import mesh_of
 
-from diffeq_former.config import Config, DataConfig, ProfileConfig, TrainingConfig
+from diffeq_former.config import (
+    Config,
+    DataConfig,
+    HarnessConfig,
+    ProfileConfig,
+    TrackingConfig,
+    TrainingConfig,
+)
 from diffeq_former.training import checkpoint, loop, state
 from diffeq_former.training.preemption import StopRequest
 
@@ -54,6 +61,8 @@ def _of_a_step(config: Config) -> Config:
         analysis_every=0,
         data=DataConfig(),
         profile=ProfileConfig(),
+        tracking=TrackingConfig(),
+        harness=HarnessConfig(),
         training=training,
     )
 

@@ -16,17 +16,21 @@ def random_texts(count: int = 40) -> list[str]:
 
 
 def prepare_words(
-    folder: Path, seq_len: int, tokenizer: str = "byte", texts: list[str] | None = None
+    folder: Path,
+    seq_len: int,
+    tokenizer: str = "byte",
+    texts: list[str] | None = None,
+    name: str = "dataset",
 ) -> Dataset:
     """Random words, or given texts, in rows of `seq_len` tokens."""
     texts = texts or random_texts()
-    source = folder / "texts.jsonl"
+    source = folder / f"{name}.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return prepare.prepare(
         f"jsonl:{source}",
         tokenizer,
         seq_len,
-        folder / "dataset",
+        folder / name,
         validation_fraction=0.2,
         num_workers=0,
     )

@@ -62,6 +62,15 @@ def changed(config: Config, **training) -> Config:
     return dataclasses.replace(config, training=settings)
 
 
+def assert_one_line(result, *parts: str) -> None:
+    """Check that a command was refused with one line, which has these parts."""
+    assert result.returncode == 2, result.stderr
+    [line] = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
+    assert result.stderr.endswith(line + "\n") and "Traceback" not in result.stderr
+    for part in parts:
+        assert part in line
+
+
 def saved_steps(workdir: Path) -> list[int]:
     return checkpoint.saved_steps(workdir / "checkpoints")
 

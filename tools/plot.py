@@ -87,18 +87,14 @@ def losses(output: str, workdir: list[str]) -> None:
 
 
 def _losses_of(workdir: Path) -> dict:
-    from diffeq_former.training import metrics_file, run_directory
+    from diffeq_former.training import metrics_file
 
-    has_metrics = (workdir / metrics_file.NAME).exists()
-    if not has_metrics and (workdir / run_directory.CONFIG).exists():
-        lines = []  # a run that was imported or converted
-    else:
-        lines = metrics_file.read(workdir)
+    lines = metrics_file.read(workdir)
     evaluated = [x for x in lines if x.get("validation/loss") is not None]
     if not evaluated:
         raise UserError(
-            f"--workdir={workdir}: there is no evaluation yet; let the run reach its"
-            " first"
+            f"--workdir={workdir}: no evaluation in {workdir / metrics_file.NAME}; name"
+            " a run that has reached its first"
         )
     speeds = [x["tokens_per_second"] for x in lines if "tokens_per_second" in x]
     values = [line["validation/loss"] for line in evaluated]
@@ -195,7 +191,8 @@ def _tokens(run, data: str | None, num_sequences: int):
     from diffeq_former.distributed.mesh import check_length_fits, num_batch_shards
     from diffeq_former.inference.resolve_dataset import load_dataset
 
-    dataset, shards = load_dataset(run, data), num_batch_shards(run.mesh)
+    dataset = load_dataset(run, data).sources[0]
+    shards = num_batch_shards(run.mesh)
     check_length_fits(run.config.training, run.mesh, dataset.seq_len)
     batch_size = -(-num_sequences // shards) * shards
     return next(iter(validation_batches(dataset, batch_size=batch_size)))["inputs"]

@@ -81,7 +81,7 @@ def _sections(run) -> dict:
     return {
         "Settings": lambda _: run_report.settings(config),
         **(training if metrics else {}),
-        **(evaluation if _DATA.value or config.data.path else {}),
+        **(evaluation if _DATA.value or config.data.folders else {}),
         "Spectra of the weights": lambda folder: run_report.weights(
             run.for_analysis, folder
         ),

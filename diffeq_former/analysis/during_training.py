@@ -20,6 +20,7 @@ from diffeq_former.analysis.spectra import (
 from diffeq_former.analysis.trajectory import describe
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture
 from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.distributed.mesh import num_batch_shards, on_mesh, replicated
 from diffeq_former.models.transformer import Transformer
@@ -28,13 +29,13 @@ DEPTHS = ("first", "middle", "last")  # which solver steps
 
 
 def make_analysis(
-    config: Config, dataset: Dataset, mesh: Mesh
+    config: Config, dataset: Dataset | Mixture, mesh: Mesh
 ) -> Callable[[dict], dict[str, float]]:
     """Return `analyse(params)`, which analyses the first validation sequence.
 
-    It computes in float32 on the mesh, over the model's own number of steps. Only the
-    attention kernels of three steps and the states of the sequence are copied to the
-    host.
+    Of a mixture, that is one of its first source. It computes in float32 on the mesh,
+    over the model's own number of steps. Only the attention kernels of three steps and
+    the states of the sequence are copied to the host.
 
     Returns:
       A function from parameters to metrics, which all processes must call: for `qk`
@@ -47,7 +48,8 @@ def make_analysis(
     c = dataclasses.replace(
         config.model.for_inference(), dtype="float32", attention_implementation="xla"
     )
-    [tokens_L] = next(validation_batches(dataset, batch_size=1))["inputs"]
+    first = validation_batches(dataset.sources[0], batch_size=1)
+    [tokens_L] = next(first)["inputs"]
     # Every batch shard holds the same sequence.
     tokens_BL = np.tile(tokens_L, (num_batch_shards(mesh), 1))
     compute = jax.jit(

@@ -19,14 +19,10 @@ Metrics = dict[str, list[tuple[int, float]]]
 def read(workdir: Path) -> Metrics:
     """Read the (step, value) pairs of each metric; values that are null are skipped.
 
-    A run that was imported or converted, and not trained since, has no metrics.
-
     Raises:
       UserError: If the run's metrics are damaged.
     """
     metrics: Metrics = {}
-    if not (workdir / metrics_file.NAME).exists():
-        return metrics
     for values in metrics_file.read(workdir):
         step = values.pop("step")
         for name, value in values.items():

@@ -10,6 +10,7 @@ from diffeq_former.config.model_schema import ModelConfig
 from diffeq_former.config.ranges import (
     AxisSize,
     Count,
+    CountOrDefault,
     CountOrZero,
     Fraction,
     NonNegative,
@@ -23,10 +24,20 @@ from diffeq_former.config.ranges import (
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The dataset and how it is read."""
+    """The dataset or the mixture of datasets, and how it is read."""
 
     path: str = ""  # dataset folder, written by tools/prepare_data.py
+    mixture: tuple[str, ...] = ()  # several dataset folders, in place of `path`
+    # A weight for each dataset of `mixture`: its share of the training sequences, up to
+    # a common factor.
+    weights: tuple[Positive, ...] = ()
+    max_epochs: NonNegative = 0.0  # a run may need of any dataset; 0: no limit
     timeout: Seconds = 600.0  # to wait for a batch before the run fails
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of all datasets; empty: none is configured."""
+        return self.mixture or (self.path,) * bool(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +56,28 @@ class ProfileConfig:
 
     start_step: CountOrZero = 10  # first step to record; step 1 includes compilation
     num_steps: CountOrZero = 0  # number of steps to record; 0: no trace
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackingConfig:
+    """Experiment trackers beside TensorBoard, see docs/training.md."""
+
+    backends: tuple[Literal["wandb", "mlflow"], ...] = ()  # each needs its extra
+    project: str = "diffeq_former"  # project of W&B, experiment of MLflow
+
+
+@dataclasses.dataclass(frozen=True)
+class HarnessConfig:
+    """Tasks of lm-evaluation-harness while training, see docs/training.md."""
+
+    every: CountOrZero = 0  # steps between evaluations on the tasks; 0: none
+    tasks: tuple[str, ...] = ()  # tasks, groups and tags of the harness
+    num_fewshot: CountOrDefault = -1  # examples before each question
+    limit: CountOrZero = 0  # samples per task, the first ones; 0: all
+    batch_size: Count = 16  # texts per batch
+    max_new_tokens: CountOrZero = 0  # of an answer; 0: the limit of each task
+    task_data: str = ""  # folder with the data of the tasks; "": load from the hub
+    include_path: str = ""  # folder of YAML files that define tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +183,8 @@ class Config:
     training: TrainingConfig = TrainingConfig()
     mesh: MeshConfig = MeshConfig()
     profile: ProfileConfig = ProfileConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    harness: HarnessConfig = HarnessConfig()
     finetune: FinetuneConfig = FinetuneConfig()
 
     @property

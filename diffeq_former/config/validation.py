@@ -1,12 +1,14 @@
 """Validation of a complete configuration."""
 
 import dataclasses
+from pathlib import Path
 
 from diffeq_former.config.dataclass_config import check_values
 from diffeq_former.config.model_schema import ModelConfig
 from diffeq_former.config.model_validation import validate_model
 from diffeq_former.config.schema import (
     Config,
+    DataConfig,
     FinetuneConfig,
     MeshConfig,
     OptimizerConfig,
@@ -20,6 +22,7 @@ def validate(config: Config) -> None:
     """Raise UserError if settings are out of range or do not fit together."""
     check_values(config)
     validate_model(config.model)
+    _validate_data(config.data)
     _validate_optimizer(config.optimizer)
     _validate_directions(config)
     _validate_training(config.training)
@@ -27,7 +30,32 @@ def validate(config: Config) -> None:
     _validate_smoothness(config)
     _validate_mesh(config.mesh)
     _validate_profile(config.profile, config.training.num_steps)
+    if config.tracking.backends and not config.tracking.project:
+        raise UserError("config.tracking.project: expected a name, got ''")
+    if config.harness.every and not config.harness.tasks:
+        raise UserError(
+            "config.harness.tasks: expected names of tasks, as harness.every is set;"
+            " lm_eval ls tasks lists all"
+        )
     _validate_finetune(config.finetune, config.model)
+
+
+def _validate_data(c: DataConfig) -> None:
+    if c.mixture and c.path:
+        raise UserError(
+            f"config.data.mixture: config.data.path ({c.path}) is set as well; leave"
+            " one of them empty"
+        )
+    one_each = f"{len(c.mixture)}, one for each folder of data.mixture"
+    found = f"{len(c.weights)}: {c.weights}"
+    if len(c.weights) != len(c.mixture):
+        raise UserError(f"config.data.weights: expected {one_each}, got {found}")
+    names = [Path(folder).absolute().name for folder in c.mixture]
+    if same := {name for name in names if names.count(name) > 1}:
+        raise UserError(
+            f"config.data.mixture: two folders are called {min(same)!r}, and metrics"
+            " name datasets by their folders; rename one"
+        )
 
 
 # Largest b2 with a bfloat16 second moment: bfloat16 has a precision of 8 bits, so that

@@ -44,6 +44,27 @@ class Dataset:
     validation_source: str | None
     splits: Mapping[str, Split]
 
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.absolute().name
+
+    @property
+    def sources(self) -> tuple["Dataset"]:
+        """The dataset itself: a `mixture.Mixture` may take its place."""
+        return (self,)
+
+    @property
+    def weights(self) -> tuple[float]:
+        return (1.0,)
+
+    def manifest(self) -> str:
+        """Return the text of `dataset.json`."""
+        return (self.path / MANIFEST).read_text(encoding="utf-8")
+
+    def __str__(self) -> str:
+        return str(self.path)
+
     def tokenizer(self) -> tokenizers.Tokenizer:
         """Load the dataset's tokenizer."""
         return tokenizers.load_saved(self.path / TOKENIZER)

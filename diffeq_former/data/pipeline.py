@@ -3,7 +3,8 @@
 The state of Grain's iterator is the number of batches it has returned, which is the
 training step, so that the step in a checkpoint is all that is needed to resume. As
 batches are formed before they are divided among hosts, the global batches do not depend
-on the number of hosts.
+on the number of hosts. The sources of a mixture are shuffled and repeated one by one,
+and then interleaved.
 
 Shape suffixes: B batch, L length, L1 length + 1.
 """
@@ -18,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Interleaving, MixedRows, Mixture, check_enough
 from diffeq_former.data.rows import NOTHING
-from diffeq_former.errors import Interrupted, TransientError, UserError
+from diffeq_former.errors import Interrupted, TransientError
 
 Batch = dict[str, np.ndarray]
 
@@ -29,7 +31,7 @@ _POLL_SECONDS = 0.2  # between two checks whether to stop
 
 
 def train_batches(
-    dataset: Dataset,
+    dataset: Dataset | Mixture,
     *,
     batch_size: int,
     seed: int,
@@ -41,11 +43,11 @@ def train_batches(
 ) -> "Batches":
     """Return an endless iterator over shuffled batches, starting at `start_step`.
 
-    Every sequence of the train split occurs once per epoch, and each epoch has its own
-    order.
+    Every sequence of the train split of a source occurs once per epoch of that source,
+    and each epoch has its own order.
 
     Args:
-      dataset: A prepared dataset.
+      dataset: A prepared dataset or a mixture.
       batch_size: The number of sequences in a global batch.
       seed: The seed of the orders, below 2**32.
       number: The number of the order among those of the seed.
@@ -60,25 +62,26 @@ def train_batches(
       number of `positions`. A target is -1 where there is nothing to predict.
 
     Raises:
-      UserError: If the train split has fewer sequences than a batch.
+      UserError: If a source has fewer training sequences than one batch takes.
     """
     import grain
 
     check_enough(dataset, batch_size)
-    rows = dataset.rows("train")
+    rows = MixedRows(dataset)
     own = slice(None) if positions is None else list(positions)
 
     def read(indices_B: np.ndarray) -> Batch:
         rows_BL1 = np.stack([rows[i] for i in indices_B[own]])
         return _inputs_and_targets(rows_BL1, dataset.eot)
 
-    batches = (
-        grain.MapDataset.range(len(rows))
-        .shuffle(_derived(seed, number))
-        .repeat()
-        .batch(batch_size)
-        .map(read)
+    sources = [
+        grain.MapDataset.range(*indices).shuffle(_derived(seed, number, i)).repeat()
+        for i, indices in enumerate(rows.ranges())
+    ]
+    mixed = grain.MapDataset.select_from_datasets(
+        sources, Interleaving(dataset.weights)
     )
+    batches = mixed.batch(batch_size).map(read)
     one_by_one = batches.to_iter_dataset(grain.ReadOptions(0, 0))
     ahead = grain.experimental.ThreadPrefetchIterDataset(
         one_by_one, prefetch_buffer_size=BATCHES_AHEAD
@@ -159,24 +162,15 @@ def _warn(message: str) -> None:
     tqdm.write(message, file=sys.stderr)  # does not break a progress bar
 
 
-def check_enough(dataset: Dataset, batch_size: int) -> None:
-    """Raise UserError if the train split has fewer sequences than a batch."""
-    num_rows = dataset.split("train").rows
-    if num_rows < batch_size:
-        raise UserError(
-            f"dataset {dataset.path} has {num_rows} training sequences, fewer than a"
-            f" batch of {batch_size}: use a smaller batch or more text"
-        )
+def _derived(seed: int, number: int, source: int) -> int:
+    """Return a seed for each number and source.
 
-
-def _derived(seed: int, number: int) -> int:
-    """Return a seed for each number.
-
-    The number is not just added: Grain uses seed + epoch for later epochs.
+    They are not just added: Grain uses seed + epoch for later epochs.
     """
-    if number == 0:
+    if number == source == 0:
         return seed
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    entropy = [seed, number, source] if source else [seed, number]
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 
 
 def validation_batches(

@@ -101,7 +101,12 @@ def plan(
 
 
 def check_names(first: str, second: str) -> None:
-    """Raise UserError if two texts have folders of one name."""
+    """Raise UserError if two texts have folders of one name, or the first has none."""
+    if not first:
+        raise UserError(
+            "config.data.path is empty: name the folder of one prepared text; the study"
+            " takes no mixture"
+        )
     if Path(first).name == Path(second).name:
         raise UserError(
             f"--data={second}: its folder is called {Path(first).name} like that of"

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diffeq_former.config import Config, TrainingConfig
+from diffeq_former.errors import UserError
 from diffeq_former.json_io import print_line
 from diffeq_former.training import metrics_file, run_directory
-from diffeq_former.training.metrics_file import ANALYSIS, VALIDATION
+from diffeq_former.training.metrics_file import ANALYSIS, HARNESS, VALIDATION
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.writers import MetricsWriter
 
@@ -25,6 +26,9 @@ class EvaluationHooks:
     sample: Callable[[dict], str] | None
     # params -> metrics, empty where they do not exist; None: no analyses
     analyse: Callable[[dict], dict[str, float]] | None = None
+    # (params, should_stop=...) -> metrics of the harness's tasks, None if a stop is
+    # requested; None: no tasks
+    harness: Callable[..., dict[str, float] | None] | None = None
 
 
 def is_due(c: TrainingConfig, step: int, *intervals: int) -> bool:
@@ -57,6 +61,7 @@ class HookRunner:
     ):
         self._c, self._workdir, self._hooks = config.training, workdir, hooks
         self._analysis_every = config.analysis_every
+        self._harness_every = config.harness.every
         self._writer, self._progress = writer, progress
         self._should_stop, self._primary = should_stop, primary
 
@@ -67,11 +72,16 @@ class HookRunner:
           Whether they completed, and the validation loss if an evaluation was due. If
           the evaluation was stopped, they did not, and nothing was written.
         """
-        metrics = None
+        metrics, of_tasks = None, {}
         if is_due(self._c, step, self._c.eval_every):
             metrics = self._hooks.evaluate(params, should_stop=self._should_stop)
             if metrics is None:
                 return False, None
+        if is_due(self._c, step, self._harness_every):
+            of_tasks = self._run_tasks(step, params)
+            if of_tasks is None:
+                return False, None
+        self._write(HARNESS, step, of_tasks)
         if is_due(self._c, step, self._c.sample_every):
             self._sample(step, params)
         if is_due(self._c, step, self._analysis_every):
@@ -92,6 +102,17 @@ class HookRunner:
                 metrics = {k.removeprefix(VALIDATION): x for k, x in record.items()}
                 print_line(line | metrics)
                 return
+
+    def _run_tasks(self, step: int, params: dict) -> dict[str, float] | None:
+        """Return the metrics of the harness; an error is reported, and there are none.
+
+        Not every mistake shows before the first evaluation, and none ends the run.
+        """
+        try:
+            return self._hooks.harness(params, should_stop=self._should_stop)
+        except UserError as error:
+            self._progress.say(f"step {step}: no metrics of the harness: {error}")
+            return {}
 
     def _write(self, prefix: str, step: int, metrics: dict[str, float]) -> None:
         if metrics:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture
 from diffeq_former.data.pipeline import Batches, train_batches
 from diffeq_former.distributed.mesh import local_sequences, shard_batch
 from diffeq_former.distributed.multihost import AnyProcess, is_primary, run_on_all
@@ -25,17 +26,18 @@ from diffeq_former.training.preemption import StopRequest
 from diffeq_former.training.profiling import Profile
 from diffeq_former.training.progress import Progress
 from diffeq_former.training.provenance import record_start
-from diffeq_former.training.run_directory import locked
+from diffeq_former.training.run_lock import locked
 from diffeq_former.training.run_summary import summarize_run
 from diffeq_former.training.state import TrainState
 from diffeq_former.training.step import is_logged, make_train_steps, sample_depth
+from diffeq_former.training.tracking import open_trackers
 from diffeq_former.training.writers import MetricsWriter
 
 
 def train(
     config: Config,
     workdir: Path,
-    dataset: Dataset,
+    dataset: Dataset | Mixture,
     mesh: Mesh,
     hooks: EvaluationHooks,
     stop: StopRequest,
@@ -50,7 +52,7 @@ def train(
     Args:
       config: The config that `run_directory.fit` returned.
       workdir: The run directory.
-      dataset: A prepared dataset.
+      dataset: A prepared dataset or a mixture.
       mesh: A mesh of all devices, which `check_fits` has accepted for this config.
       hooks: The evaluations to run during training.
       stop: Returns whether a stop is requested; polled after every step, during
@@ -102,11 +104,9 @@ class _Loop:
             run_directory.write(workdir, config, dataset)
             record_start(workdir, self._step, dataset)
         run_directory.check_same_everywhere(workdir, config, dataset)
-        self._writer = closing(
-            MetricsWriter(
-                workdir, self._step, self._rollbacks, self._evaluated, to_disk=primary
-            )
-        )
+        trackers = stack.enter_context(open_trackers(config, workdir, self._step))
+        resumed = (self._step, self._rollbacks, self._evaluated)
+        self._writer = closing(MetricsWriter(workdir, *resumed, trackers, primary))
         self._progress = closing(Progress(self._c.num_steps, self._step, shown=primary))
         outputs = (self._writer, self._progress)
         self._hooks = HookRunner(
@@ -118,7 +118,7 @@ class _Loop:
                 self._directory, self._c.keep_latest, self._c.keep_best
             )
         )
-        self._meter = Meter(config, dataset.seq_len, mesh)
+        self._meter = Meter(config, dataset, mesh)
         self._report_start(summary)
         profile_args = (config.profile, workdir, self._step, self._meter.pause)
         self._profile = closing(Profile(*profile_args, self._progress.say))
@@ -150,6 +150,7 @@ class _Loop:
                 self._c.sample_every,
                 self._c.checkpoint_every,
                 self._config.analysis_every,
+                self._config.harness.every,
             ):
                 with self._meter.pause():
                     self._run_due_callbacks()
@@ -175,7 +176,8 @@ class _Loop:
         self._metrics, self._bad_steps = None, 0
         # A checkpoint without its due validation loss was written when an evaluation
         # was stopped; the resumed run evaluates first.
-        due = self._step > 0 and self._is_due(self._c.eval_every)
+        every = (self._c.eval_every, self._config.harness.every)
+        due = self._step > 0 and self._is_due(*every)
         self._evaluated = loss is not None or not due
         return damaged
 
@@ -230,7 +232,7 @@ class _Loop:
             return
         self._bad_steps = divergence.check(self._c, self._step, self._metrics)
         if is_logged(self._c, self._step):
-            values = self._meter.report(self._metrics)
+            values = self._meter.report(self._metrics, self._step)
             self._writer.scalars(self._step, values)
             self._progress.update(
                 self._step, values["loss"], values["tokens_per_second"]
@@ -294,6 +296,4 @@ class _Loop:
             f"{self._workdir}: from step {self._step} to {self._c.num_steps}; {summary}"
         )
         if self._step == 0:
-            settings = dataclasses.asdict(self._config)
-            self._writer.hyper_parameters(settings, "validation/loss")
-            self._writer.parameter_overview(self._state.params)
+            self._writer.start(dataclasses.asdict(self._config), self._state.params)

@@ -10,6 +10,8 @@ import psutil
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
+from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture, progress
 from diffeq_former.training.flops import flops_per_token, peak_flops
 
 GIB = 2**30
@@ -18,8 +20,10 @@ GIB = 2**30
 class Meter:
     """Measures the steps between two reports."""
 
-    def __init__(self, config: Config, seq_len: int, mesh: Mesh):
-        self._tokens_per_step = config.training.batch_size * seq_len
+    def __init__(self, config: Config, dataset: Dataset | Mixture, mesh: Mesh):
+        self._dataset, seq_len = dataset, dataset.seq_len
+        self._batch_size = config.training.batch_size
+        self._tokens_per_step = self._batch_size * seq_len
         self._flops_per_token = {
             n: flops_per_token(config.at_depth(n).model, seq_len)
             for n in config.all_depths
@@ -48,12 +52,16 @@ class Meter:
         # A report within this context may have restarted the timer.
         self._start += time.perf_counter() - max(start, self._start)
 
-    def report(self, device_metrics: dict[str, jax.Array]) -> dict[str, float]:
-        """Return the metrics of the device and the host, and restart the meter.
+    def report(self, device_metrics: dict[str, jax.Array], step: int) -> dict:
+        """Return the metrics of the device, the host and the data; restart the meter.
 
         Blocks until the device metrics are available. `data_wait_seconds` is the mean
         per step; `tokens_per_second` counts every position of the batch, over all
         devices.
+
+        Args:
+          device_metrics: The metrics that the training step returned.
+          step: The number of steps since the beginning of the run.
         """
         values = {k: float(v) for k, v in jax.device_get(device_metrics).items()}
         seconds = (time.perf_counter() - self._start) / max(self._steps, 1)
@@ -65,6 +73,7 @@ class Meter:
             "host_memory_gib": self._process.memory_info().rss / GIB,
         }
         values |= self._device_metrics(seconds)
+        values |= progress(self._dataset, step * self._batch_size)
         self.restart()
         return values
 

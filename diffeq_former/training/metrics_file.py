@@ -9,13 +9,15 @@ from diffeq_former.errors import UserError
 
 NAME = "metrics.jsonl"
 DAMAGED = "metrics-damaged.jsonl"
-VALIDATION, ANALYSIS = "validation/", "analysis/"  # prefixes of the metrics of hooks
-OF_HOOKS = (VALIDATION, ANALYSIS)
+# Prefixes of the metrics of hooks.
+VALIDATION, ANALYSIS, HARNESS = OF_HOOKS = ("validation/", "analysis/", "harness/")
 DIVERGED = "diverged"  # key of the last record of a run that diverged
 
 
 def read(workdir: Path) -> list[dict]:
-    """Return the lines of a run's metrics; a last line without an end is ignored.
+    """Return the lines of a run's metrics; none if it was not trained.
+
+    A last line without an end is ignored.
 
     Raises:
       UserError: If the file cannot be read, or one of its lines is damaged.
@@ -23,6 +25,8 @@ def read(workdir: Path) -> list[dict]:
     path, records = workdir / NAME, []
     try:
         lines = list(_complete_lines(path))
+    except FileNotFoundError:
+        return []
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path}: {reason}; is {workdir} a run?") from error
@@ -39,7 +43,7 @@ def read(workdir: Path) -> list[dict]:
 
 def diverged(workdir: Path) -> bool:
     """Return whether training diverged in this run and has not been resumed since."""
-    records = read(workdir) if (workdir / NAME).exists() else []
+    records = read(workdir)
     return bool(records) and DIVERGED in records[-1]
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import jax
 
 import diffeq_former
-from diffeq_former.data.dataset import MANIFEST, Dataset
+from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture
 from diffeq_former.errors import UserError
 
 NAME = "provenance.jsonl"
@@ -21,7 +22,7 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "num
 _SECONDS = 10  # how long git may take
 
 
-def record_start(workdir: Path, step: int, dataset: Dataset) -> None:
+def record_start(workdir: Path, step: int, dataset: Dataset | Mixture) -> None:
     """Append what this start of training runs on to a run's provenance.
 
     Args:
@@ -30,7 +31,7 @@ def record_start(workdir: Path, step: int, dataset: Dataset) -> None:
       dataset: The dataset, whose fingerprint is that of its manifest.
     """
     devices = jax.devices()
-    manifest = (dataset.path / MANIFEST).read_bytes()
+    folders = [str(source.path.absolute()) for source in dataset.sources]
     record = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "step": step,
@@ -40,8 +41,8 @@ def record_start(workdir: Path, step: int, dataset: Dataset) -> None:
         | {name: importlib.metadata.version(name) for name in _PACKAGES},
         "devices": f"{len(devices)} x {devices[0].device_kind}",
         "processes": jax.process_count(),
-        "data": str(dataset.path.absolute()),
-        "data_sha256": hashlib.sha256(manifest).hexdigest(),
+        "data": ", ".join(folders),
+        "data_sha256": hashlib.sha256(dataset.manifest().encode()).hexdigest(),
     }
     with (workdir / NAME).open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")

@@ -1,43 +1,40 @@
 """The run directory: everything needed to resume, evaluate or use a run.
 
-It contains config.json, tokenizer/, dataset.json (a copy of the dataset's manifest),
-checkpoints/, metrics.jsonl, provenance.jsonl, TensorBoard events, samples.txt,
-checkpoints-damaged/ if there were any, and lock, which is held while a run trains.
+It contains config.json, tokenizer/, dataset.json (a copy of the dataset's manifest, or
+of all those of a mixture), checkpoints/, metrics.jsonl, provenance.jsonl, TensorBoard
+events, samples.txt, checkpoints-damaged/ if there were any, tracking.json and wandb/ if
+they are used, and lock, which is held while a run trains.
 """
 
-import contextlib
 import dataclasses
 import json
-import os
 import shutil
-import socket
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from jax.sharding import Mesh
 
-from diffeq_former.atomic_io import aside, atomic_file, make_directory
+from diffeq_former.atomic_io import aside, atomic_file
 from diffeq_former.config import Config, resolve
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.data import tokenizers
 from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
-from diffeq_former.data.pipeline import check_enough
+from diffeq_former.data.mixture import Mixture, check_enough, check_epochs
 from diffeq_former.distributed.mesh import check_model_fits
-from diffeq_former.distributed.multihost import check_same, is_primary, run_on_all
+from diffeq_former.distributed.multihost import check_same
 from diffeq_former.errors import UserError
 from diffeq_former.json_io import read_object
-from diffeq_former.locks import try_lock
-from diffeq_former.training import checkpoint, state
+from diffeq_former.training import checkpoint, state, tracking
+from diffeq_former.training.run_lock import LOCK
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 SAMPLES = "samples.txt"
-LOCK = "lock"
 # Settings that do not affect the results; they may change when a run is resumed.
-_MACHINE_SETTINGS = ("mesh.", "data.", "profile.", "model.attention_implementation")
-_SECONDS_TO_DIE = 10  # how long a restarted run waits for the old one to exit
+_MACHINE_SETTINGS = (
+    *("mesh.", "profile.", "tracking.", "harness.", "model.attention_implementation"),
+    *("data.path", "data.mixture", "data.max_epochs", "data.timeout"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +54,10 @@ class LoadedRun:
         return self.path.absolute().name
 
 
-def fit(config: Config, dataset: Dataset) -> Config:
+Data = Dataset | Mixture
+
+
+def fit(config: Config, dataset: Data) -> Config:
     """Return the config with the settings filled in that depend on the dataset.
 
     Raises:
@@ -71,26 +71,34 @@ def fit(config: Config, dataset: Dataset) -> Config:
         if available < needed:
             raise UserError(
                 f"config.model.{field}: {available} is too small for the {what} of"
-                f" {dataset.path}: use {needed} or more, or another dataset"
+                f" {dataset}: use {needed} or more, or another dataset"
             )
     if model.document_masking:
         model = dataclasses.replace(model, end_of_text=dataset.eot)
-    data = dataclasses.replace(config.data, path=str(dataset.path.absolute()))
+    folders = tuple(str(source.path.absolute()) for source in dataset.sources)
+    named = {"path": folders[0], "mixture": (), "weights": ()}
+    if isinstance(dataset, Mixture):
+        named = {"path": "", "mixture": folders, "weights": dataset.weights}
+    data = dataclasses.replace(config.data, **named)
     return dataclasses.replace(config, model=model, data=data)
 
 
 def check(
-    workdir: Path, config: Config, dataset: Dataset, *, allow_config_change: bool
+    workdir: Path, config: Config, dataset: Data, *, allow_config_change: bool
 ) -> None:
     """Check that the folder is new, empty, or that of this run, without changing it.
 
     Raises:
       UserError: If the folder holds something else, a run on another dataset, or a run
         with another config (unless that is allowed; `_MACHINE_SETTINGS` may always
-        change), or if the dataset has too few sequences for a batch.
+        change), if a dataset has too few sequences for a batch or for the limit of
+        epochs, or if the library of an experiment tracker is missing.
     """
     checkpoint.check_path(workdir)
-    check_enough(dataset, config.training.batch_size)
+    tracking.check_installed(config.tracking)
+    batch_size, num_steps = config.training.batch_size, config.training.num_steps
+    check_enough(dataset, batch_size)
+    check_epochs(dataset, batch_size, num_steps, config.data.max_epochs)
     if not (workdir / CONFIG).exists():
         return _check_empty(workdir)
     _check_dataset(workdir, dataset)
@@ -106,10 +114,10 @@ def check(
         )
 
 
-def write(workdir: Path, config: Config, dataset: Dataset) -> None:
+def write(workdir: Path, config: Config, dataset: Data) -> None:
     """Write what is needed to resume; config.json last, as it marks a run directory."""
     dataset.tokenizer().save(workdir / TOKENIZER)
-    _write_run(workdir, config, (dataset.path / MANIFEST).read_text(encoding="utf-8"))
+    _write_run(workdir, config, dataset.manifest())
 
 
 def write_like(workdir: Path, config: Config, other: Path) -> None:
@@ -132,18 +140,15 @@ def _write_run(workdir: Path, config: Config, manifest: str) -> None:
     _write(workdir / CONFIG, json.dumps(dataclasses.asdict(config), indent=1) + "\n")
 
 
-def check_same_everywhere(workdir: Path, config: Config, dataset: Dataset) -> None:
+def check_same_everywhere(workdir: Path, config: Config, dataset: Data) -> None:
     """Check that all processes have the same config and see the same files.
 
     Raises:
       UserError: In all processes, if they differ.
     """
     check_same("the config", str(config), "start all with the same flags")
-    check_same(
-        f"the dataset {dataset.path}",
-        (dataset.path / MANIFEST).read_text(encoding="utf-8"),
-        "all hosts need the same",
-    )
+    advice = "all hosts need the same"
+    check_same(f"the dataset {dataset}", dataset.manifest(), advice)
     check_same(
         f"the folder {workdir}",
         _run_and_checkpoints(workdir),
@@ -170,7 +175,11 @@ def read_config(workdir: Path) -> Config:
     path = workdir / CONFIG
     if not path.is_file():
         raise UserError(f"{workdir} is not a run: it has no {CONFIG}")
-    return resolve(read_object(path))
+    given = read_object(path)
+    if "model_type" in given:
+        tool = f"tools/import_hf.py --model={workdir} --output=..."
+        raise UserError(f"{workdir} is a Hugging Face model, not a run: use {tool}")
+    return resolve(given)
 
 
 def tokenizer_fingerprint(workdir: Path) -> str:
@@ -223,12 +232,12 @@ def _check_empty(workdir: Path) -> None:
         )
 
 
-def _check_dataset(workdir: Path, dataset: Dataset) -> None:
-    old, new = read_object(workdir / MANIFEST), read_object(dataset.path / MANIFEST)
+def _check_dataset(workdir: Path, dataset: Data) -> None:
+    old, new = read_object(workdir / MANIFEST), json.loads(dataset.manifest())
     changed = [k for k in old if old[k] != new.get(k)]
     if changed:
         raise UserError(
-            f"{dataset.path} is not the dataset of the run {workdir}: they differ in"
+            f"{dataset} is not the dataset of the run {workdir}: they differ in"
             f" {', '.join(sorted(changed))}: use that one, or another --workdir"
         )
 
@@ -236,55 +245,3 @@ def _check_dataset(workdir: Path, dataset: Dataset) -> None:
 def _write(path: Path, text: str) -> None:
     with atomic_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def locked(workdir: Path) -> Iterator[None]:
-    """Create the folder if needed and hold its lock, in process 0 on behalf of all.
-
-    If the file system has no locks, a warning is printed instead.
-
-    Raises:
-      UserError: If another run holds the lock and does not end within some seconds.
-    """
-    held = run_on_all(lambda: _lock(workdir) if is_primary() else [])
-    try:
-        yield
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
-
-
-def _lock(workdir: Path) -> list[int]:
-    """Lock the folder and the file in it; return their file descriptors.
-
-    The lock of the folder holds even if the file is removed, but NFS has none.
-    """
-    file = workdir / LOCK
-    make_directory(workdir)
-    file.touch()
-    deadline = time.monotonic() + _SECONDS_TO_DIE
-    held, errors = [], []
-    for path in (workdir, file):
-        try:
-            while (descriptor := try_lock(path)) is None:
-                if time.monotonic() > deadline:
-                    holder = file.read_text("utf-8", errors="replace").strip()
-                    raise UserError(
-                        f"another run is training in {workdir} ({holder}): wait until"
-                        " it ends, or use another --workdir"
-                    )
-                time.sleep(0.2)
-            held.append(descriptor)
-        except OSError as error:
-            errors.append(error)
-    if not held:
-        print(
-            f"{file} cannot be locked ({errors[-1].strerror}): make sure that no other"
-            " run is training in this folder",
-            file=sys.stderr,
-        )
-    file.write_text(
-        f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8"
-    )
-    return held

@@ -1,4 +1,4 @@
-"""Writers of a run's metrics and texts: metrics.jsonl and TensorBoard events."""
+"""Writers of a run's metrics and texts: metrics.jsonl, TensorBoard and trackers."""
 
 import logging
 import os
@@ -14,6 +14,7 @@ from tensorboardX.summary import hparams
 from diffeq_former.config.dataclass_config import flatten
 from diffeq_former.json_io import dumps
 from diffeq_former.training import metrics_file
+from diffeq_former.training.tracking import Trackers
 
 ROLLBACKS = "rollbacks"
 
@@ -32,6 +33,7 @@ class MetricsWriter:
       rollbacks: The number of rollbacks so far. Records of later rollbacks are dropped.
       evaluated: Whether the hooks that are due at `step` have run; otherwise they will
         run again, and what they have written is dropped.
+      trackers: Experiment trackers, which get the same metrics and texts.
       to_disk: Whether this process writes; otherwise all methods do nothing.
     """
 
@@ -41,8 +43,10 @@ class MetricsWriter:
         step: int = 0,
         rollbacks: int = 0,
         evaluated: bool = True,
+        trackers: Trackers | None = None,
         to_disk: bool = True,
     ):
+        self._trackers = trackers or Trackers({})
         self._workdir, self._to_disk = Path(workdir), to_disk
         self._open(step, rollbacks, evaluated)
         self._events = SummaryWriter(
@@ -60,6 +64,7 @@ class MetricsWriter:
         event = Event(step=step + 1, session_log=restart)
         self._events.file_writer.add_event(event, step + 1)
         self._events.add_scalar(ROLLBACKS, rollbacks, step)
+        self._trackers.scalars(step, {ROLLBACKS: rollbacks})
         self.text(step, "rollback", why)
 
     def diverged(self, step: int, why: str) -> None:
@@ -93,11 +98,18 @@ class MetricsWriter:
         self._lines.flush()
         for name, value in values.items():
             self._events.add_scalar(name, np.float32(value), step)
+        self._trackers.scalars(step, values)
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Write a text for TensorBoard, indented so that it is not read as Markdown."""
+        """Write a text, for TensorBoard indented so that it is not read as Markdown."""
+        self._trackers.text(step, name, text)
         indented = "\n".join("    " + line for line in text.splitlines())
         self._events.add_text(name, indented, step)
+
+    def start(self, settings: dict, params) -> None:
+        """Record the settings, nested by section, and an overview of the parameters."""
+        self.hyper_parameters(settings, f"{metrics_file.VALIDATION}loss")
+        self.parameter_overview(params)
 
     def hyper_parameters(self, settings: dict, metric: str) -> None:
         """Record the settings, nested by section, and the metric that compares runs."""

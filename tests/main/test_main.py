@@ -12,6 +12,7 @@ from runs import (
     NUM_STEPS,
     ROOT,
     Command,
+    assert_one_line,
     changed,
     saved_steps,
 )
@@ -61,14 +62,6 @@ def test_a_shard_that_is_damaged_within(config, folder, tmp_path):
     path.write_bytes(content)
     result = Command(folder, config).run(tmp_path / "run", f"--config.data.path={data}")
     assert_one_line(result, f"shard {path} is damaged (record ", "copy it again")
-
-
-def assert_one_line(result, *parts: str) -> None:
-    assert result.returncode == 2, result.stderr
-    [line] = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
-    assert result.stderr.endswith(line + "\n") and "Traceback" not in result.stderr
-    for part in parts:
-        assert part in line
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ STRINGS = ["", "x", "euler", "float16", "é" * 3, " ", "a/b", "[1]", "'", "\n"]
 LEFT_OUT = {
     *("training.num_steps", "data.path", "data.timeout", "finetune.base"),
     *("profile.num_steps", "training.rollbacks"),
+    *("harness.every", "tracking.backends"),
 }
 
 

@@ -16,7 +16,7 @@ from runs import Command, tiny_config
 from small_states import assert_equal
 
 from diffeq_former.inference.perplexity import make_evaluate
-from diffeq_former.training import run_directory
+from diffeq_former.training import run_directory, run_lock
 from diffeq_former.training.evaluation_hooks import EvaluationHooks
 
 STEPS, STOPPED_AT = 8, 6
@@ -69,7 +69,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != run_directory.LOCK
+        if path.is_file() and path.name != run_lock.LOCK
     }
 
 

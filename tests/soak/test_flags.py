@@ -23,7 +23,9 @@ TOOLS = {
     "convert.py discretise --workdir={run} --num_steps=2 --output={new}": (
         "num_steps",
     ),
-    "export_hf.py --workdir={run} --num_steps=2 --output={new}": ("num_steps", "dtype"),
+    "export_hf.py --workdir={run} --num_steps=2 --output={new}": (
+        *("num_steps", "dtype", "license"),
+    ),
     "plan.py --config={config} --nocompile --target=gpu:h100:1x1": (
         *("target", "num_slices"),
     ),

@@ -39,8 +39,8 @@ def test_writes_the_picture_and_its_numbers(runs, tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        (None, "metrics.jsonl: No such file"),
-        ('{"step": 1}\n', "there is no evaluation yet"),
+        (None, "empty/metrics.jsonl; name a run that has"),
+        ('{"step": 1}\n', "no evaluation in "),
     ],
 )
 def test_a_folder_without_curves_is_refused(runs, tmp_path, content, message):
@@ -51,14 +51,6 @@ def test_a_folder_without_curves_is_refused(runs, tmp_path, content, message):
     result = compare(empty, output=tmp_path / "curves.png")
     assert result.returncode == 2 and not (tmp_path / "curves.png").exists()
     assert message in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_a_run_that_was_imported_has_no_losses(refused, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.json").write_text("{}")
-    line = refused(*TOOL, f"--workdir={run}", f"--output={tmp_path / 'x.png'}")
-    assert line.startswith(f"--workdir={run}: there is no evaluation yet; let the run")
 
 
 def test_nothing_is_overwritten(runs, tmp_path):

@@ -12,7 +12,7 @@ from runs import Command, signal_when, tiny_config
 
 from diffeq_former.errors import UserError
 from diffeq_former.locks import try_lock
-from diffeq_former.training import run_directory
+from diffeq_former.training import run_lock
 
 LONG = 100_000
 
@@ -35,7 +35,7 @@ def test_a_second_run_is_refused_until_the_first_is_dead(
             assert first.poll() is None, first.stderr.read()
             time.sleep(0.02)
         with monkeypatch.context() as patched:
-            patched.setattr(run_directory, "_SECONDS_TO_DIE", 0.5)
+            patched.setattr(run_lock, "_SECONDS_TO_DIE", 0.5)
             refused = command.run(workdir)
         assert refused.returncode == 2
         [line] = refused.stderr.splitlines()
@@ -67,24 +67,24 @@ def test_a_second_run_is_refused_until_the_first_is_dead(
 
 
 def test_held_and_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_directory, "_SECONDS_TO_DIE", 0.5)
-    with run_directory.locked(tmp_path):
+    monkeypatch.setattr(run_lock, "_SECONDS_TO_DIE", 0.5)
+    with run_lock.locked(tmp_path):
         with pytest.raises(UserError, match="another run is training in"):
-            with run_directory.locked(tmp_path):
+            with run_lock.locked(tmp_path):
                 pass
-    with run_directory.locked(tmp_path):
+    with run_lock.locked(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("removed", [True, False])
 def test_held_although_its_file_was_removed(tmp_path, monkeypatch, removed):
-    monkeypatch.setattr(run_directory, "_SECONDS_TO_DIE", 0.1)
-    with run_directory.locked(tmp_path):
+    monkeypatch.setattr(run_lock, "_SECONDS_TO_DIE", 0.1)
+    with run_lock.locked(tmp_path):
         (tmp_path / "lock").unlink()
         if not removed:
             (tmp_path / "lock").touch()
         with pytest.raises(UserError, match="another run is training in"):
-            with run_directory.locked(tmp_path):
+            with run_lock.locked(tmp_path):
                 pass
 
 
@@ -98,10 +98,10 @@ def test_held_by_its_file_where_folders_have_no_locks(tmp_path, monkeypatch):
 
     flock_of_system = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(run_directory, "_SECONDS_TO_DIE", 0.1)
-    with run_directory.locked(tmp_path):
+    monkeypatch.setattr(run_lock, "_SECONDS_TO_DIE", 0.1)
+    with run_lock.locked(tmp_path):
         with pytest.raises(UserError, match="another run is training in"):
-            with run_directory.locked(tmp_path):
+            with run_lock.locked(tmp_path):
                 pass
 
 
@@ -132,7 +132,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with run_directory.locked(tmp_path):
+    with run_lock.locked(tmp_path):
         assert capsys.readouterr().err == (
             f"{tmp_path}/lock cannot be locked (No locks available): make sure that"
             " no other run is training in this folder\n"

@@ -23,7 +23,8 @@ LOSS = {"loss": jnp.float32(math.log(7.0))}
 def meter():
     training = TrainingConfig(batch_size=ROWS, depth_steps=(2, 5, 5))
     mesh = types.SimpleNamespace(local_devices=jax.devices()[:1], size=8)
-    return Meter(Config(model=TINY, training=training), SEQ_LEN, mesh)
+    dataset = types.SimpleNamespace(seq_len=SEQ_LEN, sources=("one",))
+    return Meter(Config(model=TINY, training=training), dataset, mesh)
 
 
 def test_norms_of_all_and_by_group():
@@ -44,7 +45,7 @@ def test_rates_agree_with_each_other_and_with_the_clock(request):
     for _ in range(4):
         time.sleep(0.01)
         meter.count_step(5)
-    values = meter.report(LOSS)
+    values = meter.report(LOSS, 1)
     elapsed = time.perf_counter() - start
     seconds = values["seconds_per_step"]
     assert 0.01 <= seconds <= elapsed / 4
@@ -62,7 +63,7 @@ def test_waiting_is_counted_a_step_and_pauses_are_not_counted(meter):
     with meter.pause():
         time.sleep(0.5)
     paused = time.perf_counter() - start
-    values = meter.report(LOSS)
+    values = meter.report(LOSS, 1)
     assert 0.02 <= values["data_wait_seconds"] <= values["seconds_per_step"]
     assert 2 * values["seconds_per_step"] < paused
 
@@ -70,11 +71,11 @@ def test_waiting_is_counted_a_step_and_pauses_are_not_counted(meter):
 def test_a_report_in_a_pause_starts_anew_after_it(meter):
     with meter.pause():
         time.sleep(0.2)
-        meter.report(LOSS)
+        meter.report(LOSS, 1)
         time.sleep(0.2)
     start = time.perf_counter()
     meter.count_step(5)
-    seconds = meter.report(LOSS)["seconds_per_step"]
+    seconds = meter.report(LOSS, 1)["seconds_per_step"]
     assert 0 < seconds <= time.perf_counter() - start + 0.1
 
 
@@ -82,15 +83,15 @@ def test_a_report_starts_anew(meter):
     with meter.data_wait():
         time.sleep(0.01)
     meter.count_step(5)
-    meter.report(LOSS)
+    meter.report(LOSS, 1)
     meter.count_step(5)
-    assert meter.report(LOSS)["data_wait_seconds"] == 0.0
+    assert meter.report(LOSS, 1)["data_wait_seconds"] == 0.0
 
 
 def test_memory_is_that_of_this_process(meter):
-    before = meter.report(LOSS)["host_memory_gib"]
+    before = meter.report(LOSS, 1)["host_memory_gib"]
     ballast = np.ones(2**27, np.uint8)
-    grown = meter.report(LOSS)["host_memory_gib"] - before
+    grown = meter.report(LOSS, 1)["host_memory_gib"] - before
     assert grown == pytest.approx(ballast.nbytes / 2**30, rel=0.3)
 
 
@@ -99,7 +100,7 @@ def test_utilisation_counts_the_steps_that_were_taken(meter, monkeypatch):
     depths = (TINY.num_layers, 5, 2, 5)
     for depth in depths:
         meter.count_step(depth)
-    values = meter.report(LOSS)
+    values = meter.report(LOSS, 1)
     of_token = [flops_per_token(TINY.at_depth(n), SEQ_LEN) for n in depths]
     flops = ROWS * SEQ_LEN * sum(of_token)
     expected = flops / (4 * values["seconds_per_step"] * 8e9)
@@ -107,7 +108,7 @@ def test_utilisation_counts_the_steps_that_were_taken(meter, monkeypatch):
 
 
 def test_unknown_devices_report_no_utilisation(meter):
-    assert "mfu" not in meter.report(LOSS)
+    assert "mfu" not in meter.report(LOSS, 1)
 
 
 def test_perplexity_beyond_floats_is_infinite():

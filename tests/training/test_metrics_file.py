@@ -67,8 +67,13 @@ def test_a_line_that_is_being_written_is_no_damage(workdir):
     assert metrics_file.read(workdir) == RECORDS
 
 
-def test_no_metrics(tmp_path):
+def test_a_run_that_was_not_trained_has_no_metrics(tmp_path):
+    assert metrics_file.read(tmp_path) == []
+
+
+def test_a_path_through_a_file_is_named(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(
-        UserError, match=r"metrics\.jsonl: No such file .*; is .* a run"
+        UserError, match=r"metrics\.jsonl: Not a directory; is .* a run"
     ):
-        metrics_file.read(tmp_path)
+        metrics_file.read(tmp_path / "file")

@@ -21,6 +21,7 @@ from diffeq_former.experiments.comparison import report, searches
 from diffeq_former.experiments.comparison.study import Comparison, load
 from diffeq_former.experiments.measured import measured, validation_losses
 from diffeq_former.inference.perplexity import SPLIT
+from diffeq_former.inference.resolve_dataset import load_configured
 from diffeq_former.training import metrics_file, run_directory
 
 Chosen = dict[str, tuple[str, ...]]  # the best trial of each model
@@ -92,8 +93,9 @@ def _check_held_out(
             "--held_out: name a prepared text of other documents than config.data.path,"
             " on which the models are compared"
         )
-    trained_on, other = datasets.load(config.data.path), datasets.load(held_out)
-    if other.path.resolve() == trained_on.path.resolve():
+    trained_on = load_configured(resolve(config).data)
+    other = datasets.load(held_out)
+    if other.path.resolve() in [x.path.resolve() for x in trained_on.sources]:
         raise UserError(
             f"--held_out={held_out}: the settings are chosen by its losses; name a text"
             " of other documents than config.data.path"
