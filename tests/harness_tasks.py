@@ -1,7 +1,10 @@
 """Small tasks for lm-evaluation-harness: their descriptions, and data as on the hub."""
 
+import contextlib
+import functools
 import json
 from pathlib import Path
+from unittest import mock
 
 CHOICE = [
     {"question": "the cat", "options": [" sat", " sits on it", " x"], "answer": 1},
@@ -149,6 +152,24 @@ def write_paper_tasks(data: Path, subjects: list[str], num_rows: int) -> None:
                 described.append(f"  - {{split: {split}, path: {place}}}")
         text = "\n".join([*described, "---", ""])
         (data / name / "README.md").write_text(text)
+
+
+@contextlib.contextmanager
+def task_manager_read_once(cache: Path):
+    """It reads thousands of files, which takes ten seconds.
+
+    The folder of the datasets' cache is set when they are imported: once in a process.
+    """
+    import datasets
+
+    from diffeq_former.inference import harness_tasks
+
+    cached = functools.cache(harness_tasks.TaskManager)
+    with (
+        mock.patch.object(harness_tasks, "TaskManager", cached),
+        mock.patch.object(datasets.config, "HF_DATASETS_CACHE", str(cache)),
+    ):
+        yield
 
 
 def write_tasks(folder: Path) -> tuple[str, str]:

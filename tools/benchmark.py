@@ -1,10 +1,11 @@
-r"""Benchmarks a config and variants of it, a run's decoding, or PyTorch.
+r"""Benchmarks a config and variants of it, a run's decoding or serving, or PyTorch.
 
 tools/benchmark.py MODE --config=configs/gpt_small.py [--config.SECTION.FIELD=VALUE ...]
   --variant="plain: model.weights=layer_table model.solver=lie_trotter"
 tools/benchmark.py torch --config=configs/gpt_small.py --batch_sizes=8,16,32
 tools/benchmark.py speculation --workdir=runs/any --prompt="It was" \
   --draft_steps=2,3,4 --draft_tokens=2,4
+tools/benchmark.py serve --workdir=runs/any --prompt="It was" --clients=1,8,32
 
 Modes of a config and its variants, which take turns in one process: train (steps on
 random tokens), weights (generation, pullback and update of the banks, relative to the
@@ -26,8 +27,13 @@ draft_tokens (0 for plain decoding, the first line), acceptance (accepted / draf
 tokens), tokens_per_second of all prompts together, and speed_up over plain decoding.
 See docs/serving.md. The mesh is the run's own, or --config.mesh.data=1 and so on.
 
-Each line on stdout is a JSON object. Seconds, rates and ratios are medians over the
-rounds, with the lowest and the highest.
+serve: tools/serve.py under load: for each number of --clients, each of which streams as
+many completions as there are rounds, one after the other: tokens_per_second of all
+together, speed_up over the first number of clients, and seconds_to_first_text (median
+and 95th percentile over the requests). See docs/serving.md.
+
+Each line on stdout is a JSON object. Except those of serve, seconds, rates and ratios
+are medians over the rounds, with the lowest and the highest.
 """
 
 import functools
@@ -55,16 +61,19 @@ flags.DEFINE_string("recorded", None, "JSON file of reference ratios (train).")
 flags.DEFINE_enum("beside", None, ["torch"], "train: time PyTorch in turn as well.")
 flags.DEFINE_list("batch_sizes", None, "torch: micro-batch sizes, such as 8,16,32.")
 flags.DEFINE_bool("compile", None, "torch: use torch.compile; default: True.")
-flags.DEFINE_string("workdir", None, "speculation: the run's folder.")
+flags.DEFINE_string("workdir", None, "speculation, serve: the run's folder.")
 flags.DEFINE_multi_string(
-    "prompt", None, "speculation: a text to continue; may be repeated."
+    "prompt", None, "speculation, serve: a text to continue; may be repeated."
 )
+flags.DEFINE_list("clients", None, "serve: numbers of clients; default: 1,8,32.")
 flags.DEFINE_list("draft_steps", None, "speculation: solver steps of the drafts.")
 flags.DEFINE_list(
     "draft_tokens", None, "speculation: numbers of tokens to draft; default: 4."
 )
 flags.DEFINE_integer(
-    "max_new_tokens", None, "speculation: new tokens per prompt; default: 100."
+    "max_new_tokens",
+    None,
+    "speculation, serve: new tokens per prompt; default: 100.",
 )
 flags.DEFINE_float(
     "temperature",
@@ -165,6 +174,24 @@ def speculation(
         print_line(line)
 
 
+def serve(
+    workdir: str,
+    prompt: list[str],
+    clients=("1", "8", "32"),
+    rounds: int = 5,
+    max_new_tokens: int = 100,
+) -> None:
+    from diffeq_former.benchmarks.serve import benchmark
+    from diffeq_former.training import run_directory
+
+    numbers = cli.whole_numbers("clients", clients)
+    run_directory.read_config(Path(workdir))  # raises UserError before the server does
+    tool = str(Path(__file__).with_name("serve.py"))
+    command = [sys.executable, tool, f"--workdir={workdir}", "--port=0"]
+    for line in benchmark(command, prompt, numbers, rounds, max_new_tokens):
+        print_line({"mode": "serve", **line})
+
+
 def _read_recorded(path: str | None, mode: str, configs: dict) -> dict[str, float]:
     if not path:
         return {}
@@ -198,7 +225,7 @@ def _where() -> dict:
 OF_CONFIG = ("weights", "depth", "decode", "data", "startup")
 MODES = {"train": train}
 MODES |= {mode: functools.partial(of_config, mode) for mode in OF_CONFIG}
-MODES |= {"torch": torch, "speculation": speculation}
+MODES |= {"torch": torch, "speculation": speculation, "serve": serve}
 
 if __name__ == "__main__":
     cli.run_modes(MODES)

@@ -3,7 +3,8 @@
 tools/evaluate.py --workdir=runs/tiny --num_steps=6,8,16
 
 Each line on stdout is one JSON object: split, step, num_steps, loss (nats per token),
-perplexity, bits_per_byte, tokens, and flops_per_token of the forward pass. With
+perplexity, bits_per_byte, tokens, and flops_per_token of the forward pass; of a mixture
+of datasets also those of each, such as loss/NAME (docs/training.md). With
 --num_steps and --solver, the same continuous model is integrated with other numbers of
 steps, and by another solver, than in training; tools/plot.py depth plots the result.
 With --rtol, steps adapt to each batch, and lines have rtol and num_evaluations, the

@@ -194,13 +194,13 @@ class _Printer:
 
 
 def _metrics(generator, seconds: float) -> dict:
-    drafted, accepted = generator.num_drafted, generator.num_accepted
+    drafted, accepted = generator.counts.drafted, generator.counts.accepted
     return {
         "drafted": drafted,
         "accepted": accepted,
         "acceptance": accepted / max(1, drafted),
         "seconds": seconds,
-        "tokens_per_second": generator.num_new / seconds,
+        "tokens_per_second": generator.counts.new / seconds,
     }
 
 

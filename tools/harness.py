@@ -24,8 +24,6 @@ one prints.
 """
 
 import itertools
-import os
-import tempfile
 from pathlib import Path
 
 from absl import flags
@@ -34,6 +32,7 @@ from diffeq_former import cli
 from diffeq_former.analysis import downstream, plotting
 from diffeq_former.cli import mesh_flags, process_flags
 from diffeq_former.errors import UserError
+from diffeq_former.inference import harness_setup
 from diffeq_former.json_io import print_line
 
 _WORKDIR = flags.DEFINE_multi_string(
@@ -74,17 +73,13 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     numbers = cli.whole_numbers("num_fewshot", _NUM_FEWSHOT.value, least=0) or [None]
-    for folder in filter(None, (_TASK_DATA.value, _INCLUDE_PATH.value)):
-        if not Path(folder).is_dir():
-            raise UserError(f"there is no folder {folder}")
+    harness_setup.check_folders(
+        "--", task_data=_TASK_DATA.value, include_path=_INCLUDE_PATH.value
+    )
     if _PAPER.value and not _OUTPUT.value:
         raise UserError(f"--paper={_PAPER.value}: needs --output, the plot to write")
     picture = plotting.new_plot(_OUTPUT.value) if _OUTPUT.value else None
-    with tempfile.TemporaryDirectory() as cache:
-        if _TASK_DATA.value:
-            # The default cache could hold an earlier state of the folder.
-            os.environ["HF_DATASETS_CACHE"] = cache
-            os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+    with harness_setup.local_data(_TASK_DATA.value):
         lines = _evaluate(numbers)
     from diffeq_former.distributed.multihost import is_primary
 
@@ -103,7 +98,9 @@ def _evaluate(numbers: list[int | None]) -> list[dict]:
     from diffeq_former.inference.solver_steps import at_depth
     from diffeq_former.training import run_directory
 
-    harness, harness_tasks = _harness()
+    harness_setup.check_installed()
+    from diffeq_former.inference import harness, harness_tasks
+
     process_flags.start_from_flags()
     compilation_cache.enable()
     num_steps = cli.whole_numbers("num_steps", _NUM_STEPS.value)
@@ -133,18 +130,6 @@ def _evaluate(numbers: list[int | None]) -> list[dict]:
                     print_line(line)
                 lines.append(line)
     return lines
-
-
-def _harness():
-    try:
-        from diffeq_former.inference import harness, harness_tasks
-    except ModuleNotFoundError as error:
-        if error.name != "lm_eval":
-            raise
-        raise UserError(
-            "the package lm_eval is missing: pip install -e '.[harness]'"
-        ) from error
-    return harness, harness_tasks
 
 
 if __name__ == "__main__":

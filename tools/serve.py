@@ -1,17 +1,17 @@
-r"""Serves a run's latest checkpoint over HTTP, with OpenAI's protocol.
+r"""Serves a trained model over HTTP, with OpenAI's protocol.
 
 tools/serve.py --workdir=runs/tiny --port=8000
 curl localhost:8000/v1/completions -H 'Content-Type: application/json' \
     -d '{"prompt": "The list", "max_tokens": 20, "stream": true}'
 
-When the server is ready, it prints one JSON object on stdout: host, port, and model
-(the name of the run's folder). It accepts connections only from this machine, unless
---host is another address. With --api_key, or the environment variable
-DIFFEQ_FORMER_API_KEY, which other users of the machine cannot see, clients need that
-key. With --cors_origin=https://example.org, web pages of that origin may use the
-server. Ctrl-C and SIGTERM stop the server after the requests in progress. See
-docs/serving.md. Requires starlette, uvicorn, pydantic and jinja2:
-pip install -e '.[serve]'.
+The checkpoint is the run's latest, or that of --step. When all programs are compiled
+and the server is ready, it prints one JSON object on stdout: host, port, and model (the
+name of the run's folder). It accepts connections only from this machine, unless --host
+is another address. With --api_key, or the environment variable DIFFEQ_FORMER_API_KEY,
+which other users of the machine cannot see, clients need that key. With
+--cors_origin=https://example.org, web pages of that origin may use the server. Ctrl-C
+and SIGTERM stop the server after the requests in progress. See docs/serving.md.
+Requires starlette, uvicorn, pydantic and jinja2: pip install -e '.[serve]'.
 
 With --num_steps and --solver, other solver steps than in training are taken. The mesh
 is that of the run; if it does not fit the devices, choose another one as in
@@ -30,6 +30,9 @@ from diffeq_former.json_io import print_line
 
 _KEY_VARIABLE = "DIFFEQ_FORMER_API_KEY"
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
+_STEP = flags.DEFINE_integer(
+    "step", None, "The step of the checkpoint; default: the latest."
+)
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "The address to listen on.")
 _PORT = flags.DEFINE_integer(
     "port",
@@ -51,6 +54,12 @@ _DRAFT_STEPS = flags.DEFINE_integer(
 )
 _DRAFT_TOKENS = flags.DEFINE_integer(
     "draft_tokens", 4, "Number of tokens to draft before the full model verifies them."
+)
+_NUM_SLOTS = flags.DEFINE_integer(
+    "num_slots",
+    32,
+    "Texts generated at a time; the cache has room for max_len tokens of each.",
+    lower_bound=1,
 )
 _SOLVER_FLAGS = solver_flags.define()
 flags.adopt_module_key_flags(mesh_flags)
@@ -80,11 +89,13 @@ def main() -> None:
     if draft:  # check the settings before loading the checkpoint
         draft.config(_SOLVER_FLAGS.read_model(workdir))
     with _bind() as listener:
-        run = _SOLVER_FLAGS.load_run(workdir)
+        run = _SOLVER_FLAGS.load_run(workdir, _STEP.value)
         generator = Generator(
             run.config.model, run.mesh, run.tokenizer.vocab_size, draft
         )
-        engine = Engine(generator, run.params, run.tokenizer)
+        engine = Engine(generator, run.params, run.tokenizer, _NUM_SLOTS.value)
+        engine.warm_up()
+        engine.start()
         folder = workdir / run_directory.TOKENIZER
         template = ChatTemplate.read(folder, run.tokenizer)
         app = make_app(

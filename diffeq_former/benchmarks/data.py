@@ -9,10 +9,11 @@ import numpy as np
 
 from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
-from diffeq_former.data import dataset as datasets
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.prepare import prepare
+from diffeq_former.inference.resolve_dataset import load_configured
 
 FAR = 10**6  # the late step
 NUM_TEXTS, TEXT_BYTES = 64, 2**17
@@ -26,14 +27,16 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
     """
     with tempfile.TemporaryDirectory() as folder:
         for name, config in configs.items():
-            if config.data.path:
-                dataset = datasets.load(config.data.path)
+            if config.data.folders:
+                dataset = load_configured(config.data)
             else:
                 dataset = random_dataset(Path(folder) / name, config)
             yield {"variant": name, **_measure(config, dataset, rounds, 100 * steps)}
 
 
-def _measure(config: Config, dataset: Dataset, rounds: int, num_batches: int) -> dict:
+def _measure(
+    config: Config, dataset: Dataset | Mixture, rounds: int, num_batches: int
+) -> dict:
     options = {
         "batch_size": config.training.batch_size,
         "seed": config.seed,

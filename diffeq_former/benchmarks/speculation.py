@@ -50,16 +50,16 @@ def benchmark(
     }
     seconds = alternate(runs, rounds)
     rates = {
-        # num_new counts all rounds, including the warm-up round that is not timed.
-        draft: [generator.num_new / (rounds + 1) / s for s in seconds[draft]]
+        # The counts are of all rounds, including the warm-up round that is not timed.
+        draft: [generator.counts.new / (rounds + 1) / s for s in seconds[draft]]
         for draft, generator in generators.items()
     }
     for draft, generator in generators.items():
-        drafted = generator.num_drafted
+        drafted = generator.counts.drafted
         yield {
             "draft_steps": draft.num_steps if draft else 0,
             "draft_tokens": draft.num_tokens if draft else 0,
-            "acceptance": generator.num_accepted / drafted if drafted else None,
+            "acceptance": generator.counts.accepted / drafted if drafted else None,
             "tokens_per_second": spread(rates[draft]),
             "speed_up": ratios(rates[draft], rates[None]),
         }

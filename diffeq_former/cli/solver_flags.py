@@ -23,13 +23,17 @@ class SolverFlags:
         both = {"num_steps": self.num_steps.value, "solver": self.solver.value}
         return {name: value for name, value in both.items() if value is not None}
 
-    def load_run(self, workdir: str | Path):
-        """Load the latest checkpoint of a run, a `diffeq_former.Run`.
+    def load_run(self, workdir: str | Path, step: int | None = None):
+        """Load a checkpoint of a run, a `diffeq_former.Run`.
+
+        Args:
+          workdir: The run's folder.
+          step: The checkpoint's step; None: the latest.
 
         Raises:
           UserError: See `diffeq_former.load`.
         """
-        return mesh_flags.load_run(workdir, **self.given())
+        return mesh_flags.load_run(workdir, step=step, **self.given())
 
     def read_model(self, workdir: str | Path) -> ModelConfig:
         """Return the config of the model that `load_run` returns.

@@ -1,6 +1,7 @@
 """The server's ASGI application: OpenAI's completions and chat protocols."""
 
 import asyncio
+import collections
 import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -129,7 +130,7 @@ class _Endpoints:
         results, loop = asyncio.Queue(), asyncio.get_running_loop()
         send = functools.partial(loop.call_soon_threadsafe, results.put_nowait)
         job = self._engine.submit(completion, send)
-        watched.accepted(sum(map(len, completion.prompt)))
+        watched.accepted(completion.num_prompt_tokens)
         pieces = _pieces(job, results, watched)
         shared = responses.answer(self._model, form, completion.stream)
         if not completion.stream:
@@ -183,12 +184,22 @@ async def _whole(
     completion: Completion, form: Format, pieces: AsyncIterator[Piece]
 ) -> dict:
     """Wait for all pieces and return the choices and token counts."""
-    texts, last = {}, {}
+    texts, scored, last = (
+        collections.defaultdict(str),
+        collections.defaultdict(list),
+        {},
+    )
     async for piece in pieces:
-        texts[piece.index] = texts.get(piece.index, "") + piece.text
+        texts[piece.index] += piece.text
+        scored[piece.index] += piece.scored
         last[piece.index] = piece
     choices = [
-        responses.choice(i, form.text(texts[i]), last[i].finish_reason)
+        responses.choice(
+            i,
+            form.text(texts[i]),
+            last[i].finish_reason,
+            _logprobs(completion, form, scored[i]),
+        )
         for i in sorted(last)
     ]
     num_new = sum(piece.num_tokens for piece in last.values())
@@ -209,7 +220,8 @@ async def _events(
             num_new += piece.num_tokens if piece.finish_reason else 0
             text = form.new_text(piece.text, piece.index not in begun)
             begun.add(piece.index)
-            choice = responses.choice(piece.index, text, piece.finish_reason)
+            logprobs = _logprobs(completion, form, piece.scored)
+            choice = responses.choice(piece.index, text, piece.finish_reason, logprobs)
             yield _event(shared | {"choices": [choice]})
             piece = await anext(pieces, None)
     except RequestError as error:
@@ -219,6 +231,10 @@ async def _events(
         usage = responses.usage(completion, num_new)
         yield _event(shared | {"choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
+
+
+def _logprobs(completion: Completion, form: Format, scored: list) -> dict | None:
+    return None if completion.logprobs is None else form.logprobs(scored)
 
 
 def _event(content: dict) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import h11
 from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -14,11 +15,15 @@ SECONDS_FOR_HEADERS = 20
 SECONDS_FOR_BODY = 60
 LONGEST_BODY = 2**20  # bytes; parsing one takes tens of milliseconds
 MOST_BODY_BYTES = 32 * LONGEST_BODY  # of all requests that are being read or parsed
+MOST_PIPELINED = 2**16  # bytes that a client sends before it has a response
 _DISCARDED = 32 * LONGEST_BODY  # bytes of a rejected body that are read and discarded
 
 
 class BoundedProtocol(H11Protocol):
-    """Closes a connection if there are too many, or if headers take too long."""
+    """Closes a connection if there are too many, or if headers take too long.
+
+    A connection is also closed if its client sends too much before it has a response.
+    """
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -32,6 +37,14 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._set_timer()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.their_state is h11.DONE:
+            # Read on after the request, or a client that leaves is not noticed.
+            self.flow.resume_reading()
+            if len(self.conn.trailing_data[0]) > MOST_PIPELINED:
+                self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -1,7 +1,7 @@
 """The decoding loop on the device: each round adds tokens to every sequence.
 
 B sequences, R rounds per call, W maximum number of tokens per round, V vocabulary, E
-tokens that end a sequence.
+tokens that end a sequence, N most likely tokens that are scored.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from diffeq_former.inference.cached_model import CachedModel, Weights
 from diffeq_former.inference.sampling import Rule, sample
+from diffeq_former.inference.scores import Scores, score
 
 
 class DecodingState(NamedTuple):
@@ -23,59 +24,74 @@ class DecodingState(NamedTuple):
     keys_B: jax.Array  # random keys for sampling
 
 
-# round(caches, state) -> (caches, tokens [B, W], number of valid tokens [B])
-Round = Callable[[tuple, DecodingState], tuple[tuple, jax.Array, jax.Array]]
+class Tokens(NamedTuple):
+    """The tokens of a round, or of several with a leading axis R."""
+
+    new_BW: jax.Array
+    counts_B: jax.Array  # number of valid tokens
+    scores: Scores  # [B, W], with N most likely tokens
 
 
-def plain_round(model: CachedModel, weights: Weights, rule: Rule, V: int) -> Round:
+# round(caches, state) -> (caches, tokens)
+Round = Callable[[tuple, DecodingState], tuple[tuple, Tokens]]
+
+
+def plain_round(
+    model: CachedModel, weights: Weights, rule: Rule, V: int, scored: jax.Array
+) -> Round:
     """Return a round that samples one token per sequence from the first V token ids.
 
     The random key of a token is its sequence's key folded with the position.
+
+    Args:
+      model: The model.
+      weights: Its weights.
+      rule: Sampling settings.
+      V: Number of token ids that may be sampled.
+      scored: Whether any sequence needs scores.
     """
 
     def one_token(caches: tuple, state: DecodingState):
         token_B1, position_B1 = state.last_B2[:, 1:], state.position_B[:, None]
         logits_B1V, cache = model.logits(weights, caches[0], token_B1, position_B1)
         keys_B = jax.vmap(jax.random.fold_in)(state.keys_B, state.position_B)
-        new_B = sample(keys_B, logits_B1V[:, 0, :V], rule)
-        return (cache,), new_B[:, None], jnp.ones_like(new_B)
+        new_B1 = sample(keys_B, logits_B1V[:, 0, :V], rule)[:, None]
+        scores = score(lambda: logits_B1V, new_B1, V, scored)
+        return (cache,), Tokens(new_B1, jnp.ones_like(new_B1[:, 0]), scores)
 
     return one_token
 
 
-def decode(
-    one_round: Round, caches: tuple, state: DecodingState, ends_E, R: int, W: int
-):
+def decode(one_round: Round, caches: tuple, state: DecodingState, ends_E, R: int):
     """Run up to R rounds, or fewer if all sequences end before.
 
     Returns:
-      The caches, the tokens of the rounds [R, B, W], and the number of valid tokens in
-      each round [R, B], which is 0 once a sequence has ended. The count of the round in
-      which one of `ends_E` is sampled may include tokens after it, which the caller
-      drops.
+      The caches, and the tokens with a leading axis R. The number of valid tokens is 0
+      once a sequence has ended. That of the round in which one of `ends_E` is sampled
+      may include tokens after it, which the caller drops.
     """
 
     def unfinished(carry):
-        r, _, state, _, _ = carry
+        r, _, state, _ = carry
         return (r < R) & (state.left_B > 0).any()
 
     def next_round(carry):
-        r, caches, state, new_RBW, counts_RB = carry
-        caches, new_BW, counts_B = one_round(caches, state)
-        counts_B = jnp.where(state.left_B > 0, counts_B, 0)
-        new_RBW, counts_RB = new_RBW.at[r].set(new_BW), counts_RB.at[r].set(counts_B)
-        state = _advance(state, new_BW, counts_B, ends_E)
-        return r + 1, caches, state, new_RBW, counts_RB
+        r, caches, state, rounds = carry
+        caches, new = one_round(caches, state)
+        new = new._replace(counts_B=jnp.where(state.left_B > 0, new.counts_B, 0))
+        rounds = jax.tree.map(lambda all_R, one: all_R.at[r].set(one), rounds, new)
+        return r + 1, caches, _advance(state, new, ends_E), rounds
 
-    B = state.position_B.shape[0]
-    new_RBW, counts_RB = jnp.zeros((R, B, W), jnp.int32), jnp.zeros((R, B), jnp.int32)
-    carry = (0, caches, state, new_RBW, counts_RB)
-    _, caches, _, new_RBW, counts_RB = jax.lax.while_loop(unfinished, next_round, carry)
-    return caches, new_RBW, counts_RB
+    shapes = jax.eval_shape(one_round, caches, state)[1]
+    rounds = jax.tree.map(lambda x: jnp.zeros((R, *x.shape), x.dtype), shapes)
+    carry = (0, caches, state, rounds)
+    _, caches, _, rounds = jax.lax.while_loop(unfinished, next_round, carry)
+    return caches, rounds
 
 
-def _advance(state: DecodingState, new_BW, counts_B, ends_E) -> DecodingState:
+def _advance(state: DecodingState, new: Tokens, ends_E) -> DecodingState:
     """Return the decoding state after a round."""
+    new_BW, counts_B, _ = new
     known = jnp.concatenate([state.last_B2, new_BW], axis=1)
     last_two_B2 = counts_B[:, None] + jnp.arange(2)[None]
     counts_BW = jnp.arange(new_BW.shape[1])[None] < counts_B[:, None]

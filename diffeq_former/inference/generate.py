@@ -1,78 +1,31 @@
-"""Text generation from token ids, with weights tabulated once and a key-value cache.
+"""Text generation from token ids, with weights tabulated once and a key-value cache."""
 
-B sequences in a (padded) batch, C context tokens per prefill call, S slots of the
-cache, R decoding rounds per call, W maximum number of tokens per round.
-"""
-
-import functools
+import collections
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
-import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.distributed.mesh import num_batch_shards, on_mesh, replicated
-from diffeq_former.distributed.sharding_rules import ROWS, TENSOR
+from diffeq_former.distributed.mesh import num_batch_shards
 from diffeq_former.errors import UserError
-from diffeq_former.inference import batch, buckets
-from diffeq_former.inference.batch import Sequence, Watch
+from diffeq_former.inference import buckets
+from diffeq_former.inference.batch import Batch, Counts
 from diffeq_former.inference.cached_model import CachedModel, Weights
-from diffeq_former.inference.decode import DecodingState, decode, plain_round
-from diffeq_former.inference.sampling import Rule, Sampling
-from diffeq_former.inference.speculative import Draft, speculative_round
+from diffeq_former.inference.programs import make_programs
+from diffeq_former.inference.sampling import Sampling
+from diffeq_former.inference.sequence import Sequence
+from diffeq_former.inference.speculative import Draft
 from diffeq_former.ode.grid import Grid
 
-STRIDE = 8  # tokens per sequence that are decoded before the host looks at them
-
-
-class Programs(NamedTuple):
-    """The jitted functions of generation; weights and caches are one for each model."""
-
-    tabulate: Callable  # params -> weights
-    empty: Callable  # (B, S) -> caches
-    read: Callable  # (weights, caches, tokens [B, C], positions [B, C]) -> caches
-    decode: Callable  # (weights, caches, *decoding_state, ends, rule): see `decode`
-
-
-def make_programs(
-    models: tuple[CachedModel, ...], mesh: Mesh, num_drafted: int, vocab_size: int
-) -> Programs:
-    """Return the programs of one model, or of a model and the one that drafts for it.
-
-    Args:
-      models: The models.
-      mesh: Mesh of the parameters.
-      num_drafted: Tokens that are drafted in each round.
-      vocab_size: Ids from this one on are never sampled.
-    """
-    caches = NamedSharding(mesh, PartitionSpec(None, ROWS, None, TENSOR))
-    whole = replicated(mesh)
-
-    def program(function, *arguments, **options):
-        bound = functools.partial(function, models, *arguments)
-        return on_mesh(mesh, jax.jit(bound, **options))
-
-    return Programs(
-        tabulate=program(_tabulate),
-        empty=program(_empty, static_argnums=(0, 1), out_shardings=caches),
-        read=program(_read, donate_argnums=1, out_shardings=caches),
-        decode=program(
-            _decode,
-            num_drafted,
-            vocab_size,
-            donate_argnums=1,
-            out_shardings=(caches, whole, whole),
-        ),
-    )
+# Callback (index, new tokens so far, whether it has ended) -> whether to end it now.
+Watch = Callable[[int, list[int], bool], bool]
 
 
 class Generator:
     """Continues prompts with one model and caches its compiled programs.
 
     One program reads prompts (prefill) and another one decodes. Each is compiled once
-    per bucket of sizes (see `buckets`), the second also once per kind of sampling.
+    per bucket of sizes (see `buckets`).
 
     Args:
       config: Config of the model.
@@ -97,16 +50,13 @@ class Generator:
         grid: Grid | None = None,
     ):
         self.max_len, self._shards = config.max_len, num_batch_shards(mesh)
-        # Numbers of tokens, summed over all calls.
-        self.num_new = self.num_drafted = self.num_accepted = 0
+        self.counts = Counts()
         models = (CachedModel(config, grid),)
         if draft:
             models += (CachedModel(draft.config(config)),)
+        self._num_drafted = draft.num_tokens if draft else 0
         self._programs = make_programs(
-            models,
-            mesh,
-            draft.num_tokens if draft else 0,
-            vocab_size or config.vocab_size,
+            models, mesh, self._num_drafted, vocab_size or config.vocab_size
         )
 
     def generate(
@@ -140,7 +90,9 @@ class Generator:
             end-of-text token, which precedes each document in training; so an empty
             prompt starts a new text.
           ends: Tokens that end a text (`Tokenizer.ends`) and are not in the result.
-          watch: See `run`.
+          watch: Called after each chunk of a prompt that is read, and every few new
+            tokens, with the index of the prompt, its new tokens so far, and whether it
+            has ended; its text ends if it returns True.
 
         Raises:
           UserError: If a value is out of range, or prompt and new tokens exceed the
@@ -153,13 +105,14 @@ class Generator:
                 max_new_tokens,
                 (seed + i) % 2**32,
                 sampling,
+                watch and (lambda x, i=i: watch(i, x.new, x.ended)),
             )
             for i, prompt in enumerate(prompts)
         ]
         for sequence in sorted(sequences, key=lambda x: -len(x.context)):
             self.check(sequence)
         if sequences and max_new_tokens:
-            self.run(self.tabulate(params), sequences, ends, watch)
+            self.run(self.tabulate(params), sequences, ends)
         return [x.new for x in sequences]
 
     def tabulate(self, params: dict) -> tuple[Weights, ...]:
@@ -184,74 +137,55 @@ class Generator:
         weights: tuple[Weights, ...],
         sequences: list[Sequence],
         ends: Collection[int],
-        watch: Watch | None = None,
+        most_at_once: int | None = None,
     ) -> None:
         """Continue sequences that passed `check`, until all have ended.
 
         Args:
           weights: The result of `tabulate`.
-          sequences: Sequences of one kind of sampling; their `new` is filled in.
+          sequences: The sequences; their `new` is filled in.
           ends: The tokens that end a sequence.
-          watch: Called every few tokens for each sequence that has not ended, and after
-            each prefill chunk, with the index of the sequence, its new tokens so far,
-            and whether it has ended; the sequence ends if it returns True.
+          most_at_once: The most sequences in the batch at a time; None: all.
         """
-        B = buckets.batch_size(len(sequences), self._shards)
         needed = max(len(x.context) - 1 + x.max_new_tokens for x in sequences)
-        caches = self._programs.empty(B, buckets.cache(needed, self.max_len))
-        for tokens_BC, positions_BC in batch.prefill_inputs(sequences, B, self.max_len):
-            caches = self._programs.read(weights, caches, tokens_BC, positions_BC)
-            if watch is not None:
-                jax.block_until_ready(caches)  # do not read ahead of `watch`
-                batch.update_ended(sequences, watch)
-        rule = Rule.of([x.sampling for x in batch.pad_batch(sequences, B)])
-        while not all(x.ended for x in sequences):
-            caches, new_RBW, counts_RB = self._programs.decode(
-                weights,
-                caches,
-                *batch.decoding_state(sequences, B),
-                np.array(list(ends), np.int32),
-                rule,
-            )
-            self._count(np.asarray(counts_RB), new_RBW.shape[-1])
-            batch.append_tokens(
-                sequences, np.asarray(new_RBW), np.asarray(counts_RB), ends, watch
-            )
-        self.num_new += sum(len(x.new) for x in sequences)
+        batch = self.batch(
+            weights,
+            ends,
+            num_slots=min(most_at_once or len(sequences), len(sequences)),
+            length=buckets.cache(needed, self.max_len),
+        )
+        waiting = collections.deque(sequences)
+        while waiting or batch.sequences:
+            while waiting and batch.has_room:
+                batch.join(waiting.popleft())
+            batch.step()
 
-    def _count(self, counts_RB: np.ndarray, W: int) -> None:
-        """Add to the numbers of drafted and accepted tokens.
+    def batch(
+        self,
+        weights: tuple[Weights, ...],
+        ends: Collection[int],
+        *,
+        num_slots: int,
+        length: int,
+        most_read: int | None = None,
+    ) -> Batch:
+        """Return a batch that sequences that passed `check` can join.
 
-        Each round of a sequence drafts W - 1 tokens and adds one of the full model.
+        Args:
+          weights: The result of `tabulate`.
+          ends: The tokens that end a sequence.
+          num_slots: The most sequences at a time.
+          length: The most tokens of a sequence without its last.
+          most_read: See `Batch`.
         """
-        rounds = np.count_nonzero(counts_RB)
-        self.num_drafted += int(rounds * (W - 1))
-        self.num_accepted += int(counts_RB.sum() - rounds)
-
-
-def _tabulate(models, params):
-    return tuple(model.weights(params) for model in models)
-
-
-def _empty(models, B, S):
-    return tuple(model.empty_cache(B, S) for model in models)
-
-
-def _read(models, weights, caches, tokens_BC, positions_BC):
-    return tuple(
-        model.read(w, cache, tokens_BC, positions_BC)
-        for model, w, cache in zip(models, weights, caches, strict=True)
-    )
-
-
-def _decode(
-    models, K, V, weights, caches, last_B2, position_B, left_B, seeds_B, ends_E, rule
-):
-    state = DecodingState(
-        last_B2, position_B, left_B, jax.vmap(jax.random.key)(seeds_B)
-    )
-    if K:
-        one_round = speculative_round(models, weights, rule, V, K)
-    else:
-        one_round = plain_round(models[0], weights[0], rule, V)
-    return decode(one_round, caches, state, ends_E, max(1, STRIDE // (K + 1)), K + 1)
+        return Batch(
+            self._programs,
+            weights,
+            ends,
+            self.counts,
+            num_slots=num_slots,
+            length=length,
+            shards=self._shards,
+            num_drafted=self._num_drafted,
+            most_read=most_read,
+        )

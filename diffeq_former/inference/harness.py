@@ -4,6 +4,7 @@ Texts are tokenised as by the harness's own models: only what the tokenizer itse
 precedes a text (usually nothing), and an empty context becomes a prefix token.
 """
 
+import functools
 import itertools
 
 from jax.sharding import Mesh
@@ -13,11 +14,11 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
-from diffeq_former.inference.batch import Sequence
 from diffeq_former.inference.continuation import Continuation
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.likelihood import make_score
 from diffeq_former.inference.sampling import Sampling
+from diffeq_former.inference.sequence import Sequence
 
 MAX_NEW_TOKENS = 256  # for tasks that do not set their own limit
 
@@ -75,19 +76,17 @@ class HarnessModel(TemplateLM):
         return [sum(next(scores)[0] for _ in of_text) for of_text in windows]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        """Continue the texts, in batches of one kind of sampling each."""
-        sequences = [
-            self._sequence(i, *request.args) for i, request in enumerate(requests)
-        ]
-        weights, texts = self._generator.tabulate(self._params), [""] * len(sequences)
-        for kind in dict.fromkeys(x.sampling.kind for x, _ in sequences):
-            alike = [i for i, (x, _) in enumerate(sequences) if x.sampling.kind == kind]
-            for start in range(0, len(alike), self._batch_size):
-                chosen = alike[start : start + self._batch_size]
-                continued = self._continue([sequences[i] for i in chosen], weights)
-                for i, text in zip(chosen, continued, strict=True):
-                    texts[i] = text
-        return texts
+        """Continue the texts, `batch_size` of them at a time."""
+        pairs = [self._sequence(i, *request.args) for i, request in enumerate(requests)]
+        texts = [Continuation(self._tokenizer, x.context, stop) for x, stop in pairs]
+        sequences = [x for x, _ in pairs]
+        for x, text in zip(sequences, texts, strict=True):
+            x.watch = functools.partial(_update, text)
+        weights = self._generator.tabulate(self._params)
+        self._generator.run(
+            weights, sequences, self._tokenizer.ends, most_at_once=self._batch_size
+        )
+        return [text.text for text in texts]
 
     def _windows(self, text: str) -> list[tuple[list[int], list[int]]]:
         windows = get_rolling_token_windows(
@@ -104,7 +103,7 @@ class HarnessModel(TemplateLM):
         if new >= self._max_len:
             raise UserError(
                 f"max_gen_toks: {new} new tokens are requested, but the model's max_len"
-                f" is {self._max_len}; set a lower --max_new_tokens"
+                f" is {self._max_len}; set a lower max_new_tokens"
             )
         context = self.tok_encode(text)[new - self._max_len :]
         sampling = Sampling(
@@ -115,16 +114,8 @@ class HarnessModel(TemplateLM):
         sequence = Sequence(context or [self.prefix_token_id], new, seed, sampling)
         return sequence, [stop for stop in gen_kwargs["until"] if stop]
 
-    def _continue(
-        self, requests: list[tuple[Sequence, list[str]]], weights
-    ) -> list[str]:
-        """Return the continuations of sequences with their stop strings."""
-        sequences = [x for x, _ in requests]
-        texts = [Continuation(self._tokenizer, x.context, stop) for x, stop in requests]
 
-        def watch(i: int, tokens: list[int], ended: bool) -> bool:
-            texts[i].update(tokens, ended)
-            return texts[i].stopped
-
-        self._generator.run(weights, sequences, self._tokenizer.ends, watch)
-        return [text.text for text in texts]
+def _update(text: Continuation, x: Sequence) -> bool:
+    """Add the new tokens to the text; return whether it has a stop string."""
+    text.update(x.new, x.ended)
+    return text.stopped

@@ -22,15 +22,20 @@ class Tasks:
       include_path: A folder of YAML files that define tasks.
       data: A folder with each task's dataset under its name on the hub; None: load
         from the hub.
+      prefix: What precedes the names of settings in messages.
 
     Raises:
       UserError: If a name is unknown, or the data of a task cannot be loaded.
     """
 
     def __init__(
-        self, names: list[str], include_path: str | None = None, data: str | None = None
+        self,
+        names: list[str],
+        include_path: str | None = None,
+        data: str | None = None,
+        prefix: str = "--",
     ):
-        self._names, self._data = names, data
+        self._names, self._data, self._prefix = names, data, prefix
         self._manager = TaskManager(include_path=include_path)
         for name in names:
             self._check(name)
@@ -60,7 +65,7 @@ class Tasks:
             than the model's `max_len`.
         """
         gen_kwargs = {"max_gen_toks": max_new_tokens} if max_new_tokens else None
-        with self._data_folder(), _enough_examples(num_fewshot):
+        with self._data_folder(), self._enough_examples(num_fewshot):
             results = simple_evaluate(
                 model,
                 tasks=self._names,
@@ -77,15 +82,18 @@ class Tasks:
         if name not in self._manager.all_tasks:
             near = difflib.get_close_matches(name, self._manager.all_tasks, 1)
             hint = f"did you mean {near[0]}?" if near else "lm_eval ls tasks lists all"
-            raise UserError(f"--tasks: the harness knows no task {name}; {hint}")
+            raise UserError(
+                f"{self._prefix}tasks: the harness knows no task {name}; {hint}"
+            )
         try:
             with self._data_folder():
                 self._manager.load([name])
         except Exception as error:
             cause = " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(
-                f"--tasks: task {name} cannot be loaded ({cause}); its data must be on "
-                "the hub or, under the same name, in the folder given by --task_data"
+                f"{self._prefix}tasks: task {name} cannot be loaded ({cause}); its data"
+                " must be on the hub or, under the same name, in the folder given by"
+                f" {self._prefix}task_data"
             ) from error
 
     @contextlib.contextmanager
@@ -100,18 +108,18 @@ class Tasks:
                 stack.enter_context(contextlib.chdir(self._data))
             yield
 
-
-@contextlib.contextmanager
-def _enough_examples(num_fewshot: int | None):
-    """Translate the harness's error about too few examples into a UserError."""
-    try:
-        yield
-    except ValueError as error:
-        if "larger than population" not in str(error):
-            raise
-        raise UserError(
-            f"--num_fewshot={num_fewshot}: a task has fewer examples; ask for fewer"
-        ) from error
+    @contextlib.contextmanager
+    def _enough_examples(self, num_fewshot: int | None):
+        """Translate the harness's error about too few examples into a UserError."""
+        try:
+            yield
+        except ValueError as error:
+            if "larger than population" not in str(error):
+                raise
+            raise UserError(
+                f"{self._prefix}num_fewshot={num_fewshot}: a task has fewer examples;"
+                " ask for fewer"
+            ) from error
 
 
 def _metrics(name: str, results: dict, num_fewshot: int | None) -> dict:

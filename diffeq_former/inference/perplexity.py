@@ -1,7 +1,8 @@
 """Perplexity of a model on a held-out split. B batch, L length."""
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import jax
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture
 from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.distributed.mesh import (
     batch_sharding,
@@ -49,14 +51,16 @@ class Evaluate(Protocol):
           `loss` (nats per token), `perplexity` (its exponential), `bits_per_byte`
           (total nats / ln 2 / bytes of the split's text), `tokens` (number of predicted
           tokens), with adaptive steps `num_evaluations` (of the vector field, mean over
-          the batches) and with early exit `mean_num_steps` (over the tokens); or None
-          if `should_stop` returned True.
+          the batches) and with early exit `mean_num_steps` (over the tokens). For a
+          mixture, these are as if each source had its weight's share of the tokens, and
+          those of each source follow, as `loss/NAME`. None if `should_stop` returned
+          True.
         """
 
 
 def make_evaluate(
     config: Config,
-    dataset: Dataset,
+    dataset: Dataset | Mixture,
     mesh: Mesh,
     solver: AdaptiveSolver | None = None,
     exit_threshold: float = 0.0,
@@ -75,17 +79,17 @@ def make_evaluate(
         its adaptive steps become too many.
     """
     check_length_fits(config.training, mesh, dataset.seq_len)
-    split, shards = dataset.split(SPLIT), num_batch_shards(mesh)
-    most = min(split.rows, rows_at_once(config.training, mesh))
+    sources, shards = dataset.sources, num_batch_shards(mesh)
+    largest = max(source.split(SPLIT).rows for source in sources)
+    most = min(largest, rows_at_once(config.training, mesh))
     batch_size = -(-most // shards) * shards
-    num_batches = -(-split.rows // batch_size)
     process_rows = local_sequences(mesh, batch_size)
     tabulate, sum_batch = make_programs(config, mesh, solver, exit_threshold)
 
-    def evaluate(params: dict, *, should_stop=lambda: False):
-        table = tabulate(params)
+    def sums_of(source: Dataset, params: dict, table: dict, should_stop):
+        num_batches = -(-source.split(SPLIT).rows // batch_size)
         batches = validation_batches(
-            dataset, batch_size=batch_size, split=SPLIT, positions=process_rows
+            source, batch_size=batch_size, split=SPLIT, positions=process_rows
         )
         sums = previous = np.zeros(3)
         with tqdm(batches, SPLIT, num_batches, leave=False, disable=None) as bar:
@@ -96,13 +100,20 @@ def make_evaluate(
                 # Fetch the previous batch's sums while the device computes this one.
                 sums = sums + jax.device_get(previous)
                 previous = current
-        nats, tokens, steps = sums + jax.device_get(previous)
-        metrics = _metrics(nats, tokens, split.text_bytes)
+        sums = sums + jax.device_get(previous)
+        return _Sums(*sums, num_batches, source.split(SPLIT).text_bytes)
+
+    def evaluate(params: dict, *, should_stop=lambda: False):
+        table, found = tabulate(params), {}
+        for source in sources:
+            sums = sums_of(source, params, table, should_stop)
+            if sums is None:
+                return None
+            found[source.name] = sums
+        options = (solver is not None, exit_threshold > 0)
+        metrics = _metrics(found, dataset.weights, *options)
         if solver is not None:
-            metrics["num_evaluations"] = float(steps / num_batches)
             solver.check(reached_end=not math.isnan(metrics["loss"]))
-        if exit_threshold:
-            metrics["mean_num_steps"] = float(steps / tokens)
         return metrics
 
     return evaluate
@@ -157,13 +168,53 @@ def make_programs(
     return on_mesh(mesh, jax.jit(tabulate)), on_mesh(mesh, summing)
 
 
-def _metrics(nats: float, tokens: float, text_bytes: int) -> dict[str, float]:
-    loss = nats / tokens
-    with np.errstate(over="ignore"):
-        perplexity = float(np.exp(loss))
-    return {
-        "loss": float(loss),
-        "perplexity": perplexity,
-        "bits_per_byte": float(nats / math.log(2) / text_bytes),
-        "tokens": int(tokens),
-    }
+@dataclasses.dataclass(frozen=True)
+class _Sums:
+    """Sums over the validation split of a dataset."""
+
+    nats: float
+    tokens: float
+    steps: float  # evaluations of the vector field, or steps of tokens that exit early
+    num_batches: float
+    text_bytes: float
+
+    def metrics(self, has_evaluations: bool, has_exits: bool) -> dict[str, float]:
+        loss = self.nats / self.tokens
+        with np.errstate(over="ignore"):
+            perplexity = float(np.exp(loss))
+        metrics = {
+            "loss": float(loss),
+            "perplexity": perplexity,
+            "bits_per_byte": float(self.nats / math.log(2) / self.text_bytes),
+            "tokens": round(self.tokens),
+        }
+        if has_evaluations:
+            metrics["num_evaluations"] = float(self.steps / self.num_batches)
+        if has_exits:
+            metrics["mean_num_steps"] = float(self.steps / self.tokens)
+        return metrics
+
+
+def _metrics(
+    found: dict[str, _Sums], weights: Sequence[float], *options: bool
+) -> dict[str, float]:
+    """Return the metrics of one dataset, or of a mixture and each of its sources."""
+    sums = list(found.values())
+    if len(sums) == 1:
+        return sums[0].metrics(*options)
+    metrics = _mix(sums, weights).metrics(*options)
+    for name, one in found.items():
+        own = one.metrics(*options).items()
+        metrics |= {f"{metric}/{name}": value for metric, value in own}
+    return metrics
+
+
+def _mix(sums: list[_Sums], weights: Sequence[float]) -> _Sums:
+    """Return the sums of all sources, scaled to the shares that their weights are."""
+    tokens = sum(one.tokens for one in sums)
+    scales = [
+        tokens * weight / sum(weights) / one.tokens
+        for weight, one in zip(weights, sums, strict=True)
+    ]
+    columns = zip(*map(dataclasses.astuple, sums), strict=True)
+    return _Sums(*(np.dot(scales, column) for column in columns))

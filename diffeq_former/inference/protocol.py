@@ -5,7 +5,7 @@ https://platform.openai.com/docs/api-reference/chat
 """
 
 import secrets
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import pydantic
 from pydantic import Field
@@ -15,6 +15,7 @@ from diffeq_former.errors import UserError
 from diffeq_former.inference.chat_template import ChatTemplate
 from diffeq_former.inference.prompts import encode_bounded, is_ids, prompt_ids
 from diffeq_former.inference.sampling import Sampling
+from diffeq_former.inference.scores import MOST_LIKELY
 
 MOST_CHOICES = 64  # maximum number of prompts times n in one request
 
@@ -90,13 +91,25 @@ class Request(
         return [stop] if isinstance(stop, str) else stop
 
 
+class Prompt(NamedTuple):
+    """Token ids that the model reads."""
+
+    ids: list[int]
+    num_added: int  # how many of the first ones are not in the request
+
+
 class Completion(Request):
     """A request for completions."""
 
-    # Token ids that the model reads; in the request, one or several texts or id lists.
-    prompt: list[list[int]]
-    max_tokens: int = Field(16, ge=1, lt=2**31)
+    prompt: list[Prompt]  # in the request, one or several texts or id lists
+    max_tokens: int = Field(16, ge=0, lt=2**31)
     echo: bool = False  # whether the texts begin with their prompts
+    # The number of most likely tokens with log-probabilities; None: no such values.
+    logprobs: int | None = Field(None, ge=0, le=MOST_LIKELY)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(prompt.ids) for prompt in self.prompt)
 
     @pydantic.field_validator("prompt", mode="before")
     @classmethod
@@ -110,7 +123,12 @@ class Completion(Request):
             )
         if len(prompts) > MOST_CHOICES:
             raise UserError(f"expected at most {MOST_CHOICES} prompts")
-        return [prompt_ids(one, **info.context) for one in prompts]
+        before = info.context["tokenizer"].before
+        read = [prompt_ids(one, **info.context) for one in prompts]
+        return [
+            Prompt(ids, 0 if ids == one else len(before))
+            for one, ids in zip(prompts, read, strict=True)
+        ]
 
 
 class TextPart(pydantic.BaseModel, extra="forbid", strict=True):
@@ -150,6 +168,8 @@ class Chat(Request):
         lt=2**31,
         validation_alias=pydantic.AliasChoices("max_tokens", "max_completion_tokens"),
     )
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=MOST_LIKELY)
 
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -184,6 +204,10 @@ class Parser:
                 f" {completion.n} for each of {len(completion.prompt)} prompts",
                 "n",
             )
+        if not completion.max_tokens and not completion.echo:
+            raise RequestError(
+                "max_tokens: expected 1 or more, or 0 with echo=true", "max_tokens"
+            )
         return completion
 
     def chat(self, body: bytes | bytearray) -> Completion:
@@ -193,6 +217,8 @@ class Parser:
           RequestError: If the request is invalid; names the field at fault.
         """
         chat, max_len = self._validate(Chat, body), self._context["max_len"]
+        if chat.top_logprobs and not chat.logprobs:
+            raise RequestError("top_logprobs: expected logprobs=true", "top_logprobs")
         try:
             text = self._template.render([m.model_dump() for m in chat.messages])
             ids = encode_bounded(self._template.encode_rendered, text, [], max_len)
@@ -201,7 +227,10 @@ class Parser:
         room = max_len + 1 - len(ids)  # the last token is not read
         shared = {name: getattr(chat, name) for name in Request.model_fields}
         return Completion.model_construct(
-            **shared, prompt=[ids], max_tokens=chat.max_tokens or room
+            **shared,
+            prompt=[Prompt(ids, 0)],
+            max_tokens=chat.max_tokens or room,
+            logprobs=chat.top_logprobs if chat.logprobs else None,
         )
 
     def _validate(self, kind: type[RequestT], body: bytes | bytearray) -> RequestT:

@@ -1,14 +1,32 @@
-"""Choice of the dataset that a run is evaluated on."""
+"""The dataset or mixture that a config names, or that a run is evaluated on."""
 
 from pathlib import Path
 
+from diffeq_former.config import DataConfig
 from diffeq_former.data import dataset as datasets
 from diffeq_former.data.dataset import Dataset
+from diffeq_former.data.mixture import Mixture, load_mixture
 from diffeq_former.errors import UserError
 
 
-def load_dataset(run, path: str | Path | None) -> Dataset:
-    """Load the dataset at `path`, or the dataset of the run.
+def load_configured(c: DataConfig) -> Dataset | Mixture:
+    """Load the dataset or the mixture of a config.
+
+    Raises:
+      UserError: If the config names none, or it cannot be loaded.
+    """
+    if not c.folders:
+        raise UserError(
+            "config.data.path is empty: name the folder of a dataset; make one with"
+            " tools/prepare_data.py --source=... --tokenizer=... --output=DIR"
+        )
+    if c.mixture:
+        return load_mixture(c.mixture, c.weights)
+    return datasets.load(c.path)
+
+
+def load_dataset(run, path: str | Path | None) -> Dataset | Mixture:
+    """Load the dataset at `path`, or that of the run, which may be a mixture.
 
     Args:
       run: A `training.run_directory.LoadedRun`.
@@ -17,18 +35,18 @@ def load_dataset(run, path: str | Path | None) -> Dataset:
     Raises:
       UserError: If there is no dataset, or it has another tokenizer than the run.
     """
-    if path is None and not run.config.data.path:
+    folders = run.config.data.folders if path is None else (path,)
+    if not folders:
         raise UserError("this run has no dataset: name one with --data")
-    if path is None:
-        path = Path(run.config.data.path)
-        if not path.exists():
-            raise UserError(
-                f"the run's dataset is no longer at {path}: name it with --data"
-            )
-    dataset = datasets.load(path)
+    missing = [folder for folder in folders if not Path(folder).exists()]
+    if path is None and missing:
+        raise UserError(
+            f"the run's dataset is no longer at {missing[0]}: name it with --data"
+        )
+    dataset = load_configured(run.config.data) if path is None else datasets.load(path)
     if dataset.tokenizer_fingerprint != run.tokenizer.fingerprint:
         raise UserError(
-            f"dataset {path} has a different tokenizer than the run {run.path}: "
+            f"dataset {dataset} has a different tokenizer than the run {run.path}: "
             "prepare it with the run's"
         )
     return dataset

@@ -5,6 +5,8 @@ import uuid
 from collections.abc import Callable
 from typing import NamedTuple
 
+from diffeq_former.inference import logprobs
+from diffeq_former.inference.logprobs import ScoredText
 from diffeq_former.inference.protocol import Completion, RequestError
 
 
@@ -16,6 +18,7 @@ class Format(NamedTuple):
     event: str  # the object that an event of a stream is
     text: Callable[[str], dict]  # the fields that hold the text of a choice
     new_text: Callable[[str, bool], dict]  # those of new text; whether it is the first
+    logprobs: Callable[[list[ScoredText]], dict]  # the field `logprobs` of a choice
 
 
 def _delta(text: str, is_first: bool) -> dict:
@@ -29,6 +32,7 @@ COMPLETION = Format(
     "text_completion",
     lambda text: {"text": text},
     lambda text, is_first: {"text": text},
+    logprobs.for_completion,
 )
 CHAT = Format(
     "chatcmpl",
@@ -36,6 +40,7 @@ CHAT = Format(
     "chat.completion.chunk",
     lambda text: {"message": {"role": "assistant", "content": text}},
     _delta,
+    logprobs.for_chat,
 )
 
 
@@ -59,19 +64,21 @@ def answer(model: str, form: Format, stream: bool) -> dict:
     }
 
 
-def choice(index: int, text: dict, finish_reason: str | None) -> dict:
+def choice(
+    index: int, text: dict, finish_reason: str | None, logprobs: dict | None
+) -> dict:
     """Return an entry of the field `choices`; `text` are the fields that hold it."""
     return {
         "index": index,
         **text,
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason,
     }
 
 
 def usage(completion: Completion, num_new: int) -> dict:
     """Return the field `usage`: numbers of tokens that were read and generated."""
-    prompt = sum(map(len, completion.prompt))
+    prompt = completion.num_prompt_tokens
     return {
         "prompt_tokens": prompt,
         "completion_tokens": num_new,

@@ -1,22 +1,24 @@
 """Sampling of the next token from its logits.
 
+Settings are data: sequences with any of them share a batch, and a token does not depend
+on the settings of other sequences.
+
 B batch, V vocabulary, K sorted tokens.
 """
 
 import dataclasses
-import functools
 import math
-from typing import Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from diffeq_former.errors import UserError
-from diffeq_former.inference import buckets
 
 _SMALLEST = 1e-30  # temperature and top_p; in float32 much smaller ones would be zero
 _ALL = 2**31 - 1  # top_k
+_FEW = 64  # for a top_k up to this, only so many tokens are sorted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,76 +47,82 @@ class Sampling:
         if not 0 <= self.min_p <= 1:
             raise UserError(f"min_p: expected 0 <= min_p <= 1, got {self.min_p}")
 
-    @property
-    def kind(self) -> tuple[bool, int]:
-        """Static settings (greedy, num_sorted); a program is compiled for each."""
-        if self.temperature == 0:
-            return True, 0
-        if self.top_k:
-            return False, buckets.num_sorted(self.top_k)
-        return False, _ALL if self.top_p < 1 else 0
 
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["temperature_B1", "top_k_B1", "top_p_B1", "min_p_B1"],
-    meta_fields=["greedy", "num_sorted"],
-)
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """Sampling settings of a batch: arrays, and the static `kind`."""
+class Rule(NamedTuple):
+    """Sampling settings of the sequences of a batch."""
 
     temperature_B1: jax.Array
     top_k_B1: jax.Array
     top_p_B1: jax.Array
     min_p_B1: jax.Array
-    greedy: bool
-    num_sorted: int  # number of tokens that top-k and top-p sort; 0: neither is applied
 
     @classmethod
     def of(cls, samplings: list[Sampling]) -> Self:
-        """Combine the settings of the sequences, which must be of one kind."""
-        kinds = {sampling.kind for sampling in samplings}
-        assert len(kinds) == 1, kinds
+        """Combine the settings of the sequences."""
 
         def column(values, dtype=np.float32):
             return np.array([[value] for value in values], dtype)
 
         return cls(
-            column(max(s.temperature, _SMALLEST) for s in samplings),
+            column(s.temperature and max(s.temperature, _SMALLEST) for s in samplings),
             column((min(s.top_k or _ALL, _ALL) for s in samplings), np.int32),
             column(max(s.top_p, _SMALLEST) for s in samplings),
             column(s.min_p for s in samplings),
-            *kinds.pop(),
         )
+
+    @property
+    def greedy_B1(self) -> jax.Array:
+        """Whether each sequence takes the most likely token."""
+        return self.temperature_B1 == 0
 
 
 def sample(keys_B: jax.Array, logits_BV: jax.Array, rule: Rule) -> jax.Array:
     """Sample one token per sequence, int32 [B], each with its own random key."""
-    if rule.greedy:
-        return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
-    logits_BV = _narrowed(logits_BV, rule)
-    return jax.vmap(jax.random.categorical)(keys_B, logits_BV).astype(jnp.int32)
+
+    def sampled() -> jax.Array:
+        sampled_B = jax.vmap(jax.random.categorical)(keys_B, _narrowed(logits_BV, rule))
+        return jnp.where(rule.greedy_B1[:, 0], greedy_B, sampled_B.astype(jnp.int32))
+
+    greedy_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+    return jax.lax.cond(rule.greedy_B1.all(), lambda: greedy_B, sampled)
 
 
 def probabilities(logits_BV: jax.Array, rule: Rule) -> jax.Array:
     """Return the probabilities with which `sample` samples, float32 [B, V]."""
-    if rule.greedy:
-        return jax.nn.one_hot(jnp.argmax(logits_BV, axis=-1), logits_BV.shape[-1])
-    return jax.nn.softmax(_narrowed(logits_BV, rule))
+
+    def sampled() -> jax.Array:
+        p_BV = jax.nn.softmax(_narrowed(logits_BV, rule))
+        return jnp.where(rule.greedy_B1, greedy_BV, p_BV)
+
+    greedy_BV = jax.nn.one_hot(jnp.argmax(logits_BV, axis=-1), logits_BV.shape[-1])
+    return jax.lax.cond(rule.greedy_B1.all(), lambda: greedy_BV, sampled)
 
 
 def _narrowed(logits_BV: jax.Array, rule: Rule) -> jax.Array:
     """Apply temperature, top-k, top-p and min-p to the logits."""
+    V = logits_BV.shape[-1]
     # The maximum becomes 0, so that a tiny temperature does not make it infinite.
     logits_BV = logits_BV - logits_BV.max(axis=-1, keepdims=True)
-    logits_BV = logits_BV / rule.temperature_B1
+    logits_BV = logits_BV / jnp.maximum(rule.temperature_B1, _SMALLEST)
     is_probable_BV = logits_BV >= jnp.log(rule.min_p_B1)
-    if rule.num_sorted:
-        logits_BV = keep_most_likely(
-            logits_BV, rule.top_k_B1, rule.top_p_B1, rule.num_sorted
-        )
+    sorts_few_B1 = rule.top_k_B1 <= _FEW
+    sorts_all_B1 = ~sorts_few_B1 & ((rule.top_k_B1 < V) | (rule.top_p_B1 < 1))
+    logits_BV = _keep_where(sorts_few_B1, logits_BV, rule, _FEW)
+    logits_BV = _keep_where(sorts_all_B1, logits_BV, rule, V)
     return jnp.where(is_probable_BV, logits_BV, -jnp.inf)
+
+
+def _keep_where(
+    needed_B1: jax.Array, logits_BV: jax.Array, rule: Rule, num_sorted: int
+) -> jax.Array:
+    """Apply `keep_most_likely` to some sequences; sort nothing if there are none."""
+
+    def keep() -> jax.Array:
+        kept_BV = keep_most_likely(logits_BV, rule.top_k_B1, rule.top_p_B1, num_sorted)
+        return jnp.where(needed_B1, kept_BV, logits_BV)
+
+    needed_B1 = needed_B1 & ~rule.greedy_B1
+    return jax.lax.cond(needed_B1.any(), keep, lambda: logits_BV)
 
 
 def keep_most_likely(

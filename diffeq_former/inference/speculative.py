@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.inference.cached_model import CachedModel, Weights
-from diffeq_former.inference.decode import DecodingState, Round
+from diffeq_former.inference.decode import DecodingState, Round, Tokens
 from diffeq_former.inference.sampling import Rule, probabilities, sample
+from diffeq_former.inference.scores import score
 
 _DRAFT, _ACCEPT, _CORRECT = range(3)  # purposes of the random keys at a position
 
@@ -54,6 +55,7 @@ def speculative_round(
     rule: Rule,
     V: int,
     K: int,
+    scored: jax.Array,
 ) -> Round:
     """Return a round that adds the accepted draft tokens and one of the full model.
 
@@ -66,6 +68,7 @@ def speculative_round(
       rule: Sampling settings, applied to the distributions of both models.
       V: Number of token ids that may be sampled.
       K: Number of tokens to draft.
+      scored: Whether any sequence needs scores.
     """
     full, draft = models
 
@@ -82,7 +85,8 @@ def speculative_round(
         by_position = jax.vmap(probabilities, in_axes=(1, None), out_axes=1)
         p_BWV = by_position(logits_BWV[..., :V], rule)
         new_BW, counts_B = verify(drafted_BK, q_BKV, p_BWV, state)
-        return (full_cache, draft_cache), new_BW, counts_B
+        scores = score(lambda: logits_BWV, new_BW, V, scored)
+        return (full_cache, draft_cache), Tokens(new_BW, counts_B, scores)
 
     return one_round
 

@@ -24,7 +24,7 @@ def scan_over_grid(
     return nn.scan(
         step,
         variable_broadcast="params",
-        variable_axes={"cache": 0, "intermediates": 0, "costs": 0},
+        variable_axes={"past": 0, "cache": 0, "intermediates": 0, "costs": 0},
         split_rngs={"params": False, "dropout": True},
         in_axes=(0, nn.broadcast),
         length=num_steps,

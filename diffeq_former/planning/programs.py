@@ -9,8 +9,9 @@ from jax.sharding import Mesh
 
 from diffeq_former.config import Config
 from diffeq_former.distributed.mesh import layout, replicated, rows_at_once
-from diffeq_former.inference import batch, buckets, generate, perplexity
+from diffeq_former.inference import buckets, perplexity
 from diffeq_former.inference.cached_model import CachedModel
+from diffeq_former.inference.programs import View, make_programs
 from diffeq_former.inference.sampling import Rule, Sampling
 from diffeq_former.planning.compiled import lower, tokens, training_step
 from diffeq_former.training import state
@@ -54,24 +55,25 @@ def _prefill(config: Config, mesh: Mesh):
     B = rows_at_once(config.training, mesh)
     C = min(buckets.CHUNK, config.model.max_len)
     tokens_BC = jax.ShapeDtypeStruct((B, C), np.int32, sharding=replicated(mesh))
-    return programs.read, (weights, caches, tokens_BC, tokens_BC)
+    arrays, view = (tokens_BC,) * 3, View(None, config.model.max_len)
+    return programs.read, (weights, caches, view, *arrays, np.bool_(False))
 
 
 def _decode(config: Config, mesh: Mesh):
-    """One call that decodes `generate.STRIDE` tokens of each sequence."""
+    """One call that decodes `programs.STRIDE` tokens of each sequence."""
     programs, weights, caches = _generation(config, mesh)
     B = rows_at_once(config.training, mesh)
-    sampling = Sampling()
-    sequence = batch.Sequence([0], 1, 0, sampling)
-    arrays = batch.decoding_state([sequence] * B, B)
-    rule = Rule.of([sampling] * B)
-    return programs.decode, (weights, caches, *arrays, np.int32(0), rule)
+    numbers_B = np.zeros(B, np.int32)
+    state = (np.zeros((B, 2), np.int32), numbers_B, numbers_B, numbers_B)
+    rule = Rule.of([Sampling()] * B)
+    given = (*state, np.int32([0]), rule, np.bool_(False))
+    return programs.decode, (weights, caches, View(None, config.model.max_len), *given)
 
 
 def _generation(config: Config, mesh: Mesh):
     """Return the programs of generation, and abstract weights and caches."""
     c = config.model
-    programs = generate.make_programs((CachedModel(c),), mesh, 0, c.vocab_size)
+    programs = make_programs((CachedModel(c),), mesh, 0, c.vocab_size)
     params = state.abstract(config, mesh).params
     B = rows_at_once(config.training, mesh)
     weights = _results(programs.tabulate, mesh, params)

@@ -9,9 +9,11 @@ import urllib.error
 import urllib.request
 from typing import NamedTuple
 
+import jax
 import pytest
 from cases import TINY, mesh_of, params_of
 
+from diffeq_former.config import ModelConfig
 from diffeq_former.conversion.hf_tokenizer import byte_tokenizer_json
 from diffeq_former.data.tokenizers import ByteTokenizer, HFTokenizer, load_saved
 from diffeq_former.inference.app import make_app
@@ -31,6 +33,7 @@ class Served(NamedTuple):
     engine: Engine
     generator: Generator
     params: dict
+    config: ModelConfig = MODEL
 
     def connect(self) -> socket.socket:
         host, port = self.url.removeprefix("http://").split(":")
@@ -50,7 +53,8 @@ def serving(tokenizer, template, **options):
     """A server of the model with a tokenizer; options are those of `make_app`."""
     params = params_of(MODEL)
     generator = Generator(MODEL, mesh_of(), tokenizer.vocab_size)
-    engine = Engine(generator, params, tokenizer)
+    engine = Engine(generator, params, tokenizer, num_slots=8)
+    engine.start()
     server = Server(make_app(NAME, engine, tokenizer, template, **options), engine)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
@@ -101,6 +105,20 @@ def ask(served):
 @pytest.fixture(scope="session")
 def complete(ask):
     return lambda **fields: ask("/v1/completions", fields)
+
+
+@pytest.fixture
+def compiled():
+    """The programs that are compiled, or read from JAX's cache, one entry each."""
+    events = []
+
+    def listen(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 # As of ChatML, but with a begin-of-text token.

@@ -1,6 +1,7 @@
 """Bounds of connections, bodies and prompts; other clients are served meanwhile."""
 
 import contextlib
+import json
 import time
 
 import pytest
@@ -75,6 +76,26 @@ def test_bodies_in_flight(served, complete, monkeypatch):
         assert status == 429
     while complete(prompt="a" * 500, max_tokens=1)[0] != 200:
         assert time.monotonic() < deadline
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def test_requests_that_are_sent_at_once_are_answered_in_turn(served):
+    with served.connect() as connection:
+        connection.sendall(3 * GET)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") < 3:
+            answers += connection.recv(1000)
+
+
+def test_too_much_before_a_response(served, monkeypatch):
+    monkeypatch.setattr(bounds, "MOST_PIPELINED", 1000)
+    body = json.dumps({"prompt": "a", "max_tokens": 1500}).encode()
+    with served.connect() as connection:
+        length = f"Content-Length: {len(body)}\r\n\r\n".encode()
+        connection.sendall(POST + length + body + 50 * GET)
+        assert is_ended(connection)
 
 
 class Counting(ByteTokenizer):

@@ -8,19 +8,16 @@ import pytest
 
 
 class Programs:
-    """Records the calls of a generator's programs and pauses one of them."""
+    """Records the calls of a batch's programs and pauses one of them."""
 
-    def __init__(self, generator, monkeypatch):
+    def __init__(self, batch, monkeypatch):
         self.calls = []
         self._paused_call = None
         self._paused, self._proceed = threading.Event(), threading.Event()
         names = ("read", "decode")
-        programs = {
-            n: self._recorded(n, getattr(generator._programs, n)) for n in names
-        }
-        monkeypatch.setattr(
-            generator, "_programs", generator._programs._replace(**programs)
-        )
+        programs = batch._programs
+        recorded = {n: self._recorded(n, getattr(programs, n)) for n in names}
+        monkeypatch.setattr(batch, "_programs", programs._replace(**recorded))
 
     def pause_before(self, *calls):
         """Pause before the last of these calls, when they are the ones so far."""
@@ -46,7 +43,7 @@ class Programs:
 @pytest.fixture
 def programs(served, complete, monkeypatch):
     assert complete(prompt="a", max_tokens=1)[0] == 200  # nothing else is running
-    programs = Programs(served.generator, monkeypatch)
+    programs = Programs(served.engine._batch, monkeypatch)
     yield programs
     programs.proceed()
 
@@ -132,3 +129,19 @@ def test_a_waiting_request_is_not_run(programs, jobs, post, complete, ask):
     assert complete(**FOLLOWER)[0] == 200
     assert programs.calls == ["read", "decode", *ITS_CALLS]
     assert jobs[1].sequences[0].new == []
+
+
+def test_a_client_that_has_sent_another_request(served, programs, jobs, complete):
+    programs.pause_before("read", "decode", "decode")
+    body = json.dumps({"prompt": "a", "max_tokens": 240, "temperature": 0})
+    with served.connect() as connection:
+        connection.sendall(
+            f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
+            f"\r\n\r\n{body}".encode()
+        )
+        programs.wait_until_paused()  # the server waits for the end of the connection
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+    wait_for(lambda: jobs[0].cancelled)
+    programs.proceed()
+    assert complete(**FOLLOWER)[0] == 200
+    assert programs.calls == ["read", "decode", "decode", *ITS_CALLS]

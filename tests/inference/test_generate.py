@@ -13,9 +13,9 @@ from cases import TINY, in_two_lots, mesh_of, name, params_of
 from diffeq_former.config import Config
 from diffeq_former.errors import UserError
 from diffeq_former.inference import buckets
-from diffeq_former.inference.batch import Sequence
 from diffeq_former.inference.generate import Generator
 from diffeq_former.inference.sampling import Sampling
+from diffeq_former.inference.sequence import Sequence
 from diffeq_former.models.transformer import Transformer
 from diffeq_former.training import state
 
@@ -232,7 +232,7 @@ def _recorded(function, results):
 
 
 def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
-    samplings = [Sampling(1.5, 0, 0.9), Sampling(0.7, 0, 0.5), Sampling(1.0, 0, 0.8)]
+    samplings = [Sampling(1.5, 0, 0.9), Sampling(0.0), Sampling(1.0, 5)]
     limits, seeds, eot = (3, 20, 9), (4, 4, 11), CONFIG.vocab_size
     rows = [
         Sequence([eot, *prompt], limit, seed, sampling)
@@ -248,11 +248,13 @@ def test_rows_have_limits_and_samplings_of_their_own(generator, generate):
             max_new_tokens=row.max_new_tokens,
             seed=row.seed,
             temperature=row.sampling.temperature,
+            top_k=row.sampling.top_k,
             top_p=row.sampling.top_p,
             **between(eot),
         )
         assert row.new == alone and len(alone) == row.max_new_tokens
-    assert generator.num_drafted == generator.num_accepted == 0 < generator.num_new
+    counts = generator.counts
+    assert counts.drafted == counts.accepted == 0 < counts.new
 
 
 def test_a_watcher_sees_what_came_and_may_end_a_row(generate):
@@ -274,27 +276,20 @@ def test_a_watcher_sees_what_came_and_may_end_a_row(generate):
     assert max(map(len, seen)) > 1
 
 
-def test_few_programs_are_compiled():
-    """Whatever the lengths, seeds and temperatures: those of their buckets."""
+def test_few_programs_are_compiled(compiled):
+    """Whatever the lengths, seeds and sampling: those of their buckets."""
     config = dataclasses.replace(CONFIG, weights="shared")
-    generator, params, compiled = Generator(config, mesh_of()), params_of(config), []
-
-    def listen(event, duration, **_):
-        if event.endswith("backend_compile_duration"):
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        for length in range(0, 32, 3):
-            generator.generate(
-                params,
-                [[5] * length] * 3,
-                max_new_tokens=1 + length % 5,
-                temperature=1 + length,
-                seed=length,
-                **between(3),
-            )
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    # The table, the empty cache, prompts up to 16 and 32 tokens, and decoding.
+    generator, params = Generator(config, mesh_of()), params_of(config)
+    compiled.clear()
+    for length in range(0, 32, 3):
+        generator.generate(
+            params,
+            [[5] * length] * 3,
+            max_new_tokens=1 + length % 5,
+            temperature=length,
+            top_k=length % 4,
+            seed=length,
+            **between(3),
+        )
+    # The table, the empty cache, prompts up to 16 and 64 tokens, and decoding.
     assert buckets.SHORTEST == 16 and len(compiled) == 5

@@ -51,7 +51,7 @@ def both(request, tmp_path_factory):
     # An answer has 256 tokens where nothing says how many.
     changes = {"max_len": 280, "block": "gpt" if request.param == "gpt" else "llama"}
     run_of(folder / "run", changes)
-    export_run(folder / "run", folder / "out", mesh_of(), "float32")
+    export_run(run_directory.load(folder / "run", mesh_of()), folder / "out", "float32")
     if request.param == "with an opening":
         with_an_opening(folder / "out")
         used = "back"

@@ -8,6 +8,7 @@ import pytest
 
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.inference import bounds
+from diffeq_former.inference.batch import Batch
 
 PROMPT, GREEDY = "The list", {"temperature": 0}
 
@@ -162,7 +163,8 @@ def test_models_and_health(ask):
         ({"prompt": "a" * 9000}, "prompt", "at least 8177 tokens, 1 of them before"),
         ({"max_tokens": 2048}, "max_tokens", "2048 new tokens after 2 are more than"),
         ({"max_tokens": 2048}, "max_tokens", "ask for at most 2047 new tokens"),
-        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"max_tokens": 0}, "max_tokens", "1 or more, or 0 with echo=true"),
+        ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
         ({"max_tokens": 1.5}, "max_tokens", "a valid integer"),
         ({"max_tokens": True}, "max_tokens", "a valid integer"),
         ({"temperature": -1}, "temperature", "greater than or equal to 0"),
@@ -186,7 +188,10 @@ def test_models_and_health(ask):
         ({"stream": 1}, "stream", "a valid boolean"),
         ({"echo": "yes"}, "echo", "a valid boolean"),
         ({"stream_options": {"other": 1}}, "stream_options", "options.other: unknown"),
-        ({"logprobs": 3}, "logprobs", "not supported; leave it out"),
+        ({"logprobs": -1}, "logprobs", "greater than or equal to 0"),
+        ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
+        ({"logprobs": True}, "logprobs", "a valid integer"),
+        ({"top_logprobs": 3}, "top_logprobs", "unknown or not supported"),
         ({"best_of": 3}, "best_of", "not supported; leave it out"),
         ({"suffix": "x"}, "suffix", "not supported; leave it out"),
         ({"frequency_penalty": 1}, "frequency_penalty", "not supported"),
@@ -261,36 +266,33 @@ def test_a_client_that_says_nothing_holds_nobody_up(served, complete):
 
 
 def test_a_failure_is_a_500_and_the_next_request_is_answered(
-    served, complete, monkeypatch, capsys
+    complete, monkeypatch, capsys
 ):
     def fail(*_):
         raise RuntimeError("out of\nmemory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(served.generator, "run", fail)
+        patch.setattr(Batch, "step", fail)
         for stream in (False, True):
             status, answer = complete(prompt="a", stream=stream)
             assert (status, answer["error"]["type"]) == (500, "server_error")
-    failed = "a request failed: RuntimeError: out of memory\n"
+    failed = "generation failed: RuntimeError: out of memory\n"
     assert capsys.readouterr().err == 2 * failed
     assert complete(prompt="a")[0] == 200
 
 
-def test_a_failure_within_a_stream_ends_it_with_an_error(
-    served, complete, monkeypatch, capsys
-):
-    run = served.generator.run
+def test_a_failure_within_a_stream_ends_it_with_an_error(complete, monkeypatch, capsys):
+    step = Batch.step
 
-    def fail(weights, sequences, ends, watch):
-        def watch_twice(i, tokens, ended):
-            if len(tokens) > 8:
-                raise RuntimeError("late")
-            return watch(i, tokens, ended)
+    def fail(batch):
+        step(batch)
+        if any(len(x.new) > 8 for x in batch.sequences):
+            raise RuntimeError("late")
 
-        run(weights, sequences, ends, watch_twice)
-
-    monkeypatch.setattr(served.generator, "run", fail)
-    status, [first, last] = complete(prompt="a", stream=True, **GREEDY)
+    monkeypatch.setattr(Batch, "step", fail)
+    status, [first, *_, last] = complete(
+        prompt="a", max_tokens=40, stream=True, **GREEDY
+    )
     assert status == 200 and first["choices"][0]["text"]
     assert last["error"]["message"] == "generation failed"
-    assert capsys.readouterr().err == "a request failed: RuntimeError: late\n"
+    assert capsys.readouterr().err == "generation failed: RuntimeError: late\n"

@@ -68,7 +68,7 @@ def test_greedy_text_is_that_of_the_full_model(config, draft):
         assert likeliest_L[len(prompt) :][: len(row + ended)].tolist() == row + ended
         assert EOT not in row and len(row) <= num_new
     assert max(map(len, rows)) == num_new
-    assert 0 < ours.num_accepted < ours.num_drafted
+    assert 0 < ours.counts.accepted < ours.counts.drafted
 
 
 def test_a_draft_of_full_depth_is_accepted_whole():
@@ -81,8 +81,8 @@ def test_a_draft_of_full_depth_is_accepted_whole():
         ends=[CONFIG.vocab_size],
         **SAMPLED,
     )
-    assert ours.num_accepted == ours.num_drafted > 0
-    assert ours.num_new == 4 * 15
+    assert ours.counts.accepted == ours.counts.drafted > 0
+    assert ours.counts.new == 4 * 15
 
 
 def test_each_place_of_a_round_has_the_distribution_of_the_model():
@@ -151,7 +151,7 @@ def generate():
 
     @functools.cache
     def run(num_new, prompts=(PROMPT,), **sampling):
-        counts = generator.num_drafted, generator.num_accepted
+        counts = generator.counts.drafted, generator.counts.accepted
         rows = generator.generate(
             params_of(FEW),
             list(itertools.islice(itertools.cycle(prompts), DRAWS)),
@@ -161,8 +161,8 @@ def generate():
             seed=5,
             **sampling,
         )
-        drafted = generator.num_drafted - counts[0]
-        return rows, drafted, generator.num_accepted - counts[1]
+        drafted = generator.counts.drafted - counts[0]
+        return rows, drafted, generator.counts.accepted - counts[1]
 
     return run
 

@@ -196,7 +196,7 @@ def test_the_start(tool, monkeypatch, stand_in):
         assert 0.5 < median["warm"] and 1.0 < median["cold"] < 600
 
 
-ALL_MODES = "train, weights, depth, decode, data, startup, torch, speculation"
+ALL_MODES = "train, weights, depth, decode, data, startup, torch, speculation, serve"
 
 
 @pytest.mark.parametrize(

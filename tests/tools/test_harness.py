@@ -9,7 +9,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from harness_tasks import ASKED, CHOICE, TEXTS, write_paper_tasks, write_tasks
+from harness_tasks import (
+    ASKED,
+    CHOICE,
+    TEXTS,
+    task_manager_read_once,
+    write_paper_tasks,
+    write_tasks,
+)
 
 from diffeq_former.analysis import downstream
 from diffeq_former.models.transformer import Transformer
@@ -21,17 +28,7 @@ TOOL = "harness.py"
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_task_manager(tmp_path_factory):
-    """It reads thousands of files, which takes ten seconds.
-
-    The folder of the datasets' cache is set when they are imported: once in a process.
-    """
-    from diffeq_former.inference import harness_tasks
-
-    with pytest.MonkeyPatch.context() as patch:
-        cached = functools.cache(harness_tasks.TaskManager)
-        patch.setattr(harness_tasks, "TaskManager", cached)
-        cache = str(tmp_path_factory.mktemp("cache"))
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    with task_manager_read_once(tmp_path_factory.mktemp("cache")):
         yield
 
 
@@ -154,7 +151,7 @@ def test_the_papers_tasks_of_two_runs_side_by_side(tool, trained, tmp_path):
         (["--tasks=arc_esy"], "--tasks: the harness knows no task arc_esy; did you me"),
         (["--num_fewshot=-1"], "--num_fewshot=-1: expected whole numbers"),
         (["--num_steps=0"], "--num_steps=0: expected whole numbers of 1 or more"),
-        (["--task_data=nowhere"], "there is no folder nowhere"),
+        (["--task_data=nowhere"], "--task_data: there is no folder nowhere"),
         (["--workdir=nowhere"], "nowhere is not a run"),
         (["--tasks=arc_easy"], "--tasks: task arc_easy cannot be loaded ("),
     ],

@@ -26,7 +26,7 @@ TOOL = "serve.py"
 @contextlib.contextmanager
 def serving(*flags):
     with subprocess.Popen(
-        [sys.executable, ROOT / "tools" / TOOL, "--port=0", *flags],
+        [sys.executable, ROOT / "tools" / TOOL, "--port=0", "--num_slots=2", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -109,7 +109,7 @@ def test_serves_drafted_text_until_ctrl_c(tool, trained, expected):
     thread.start()
     try:
         flags = (f"--workdir={trained.workdir}", f"--port={ready['port']}")
-        result = tool(TOOL, *flags, "--draft_steps=1")
+        result = tool(TOOL, *flags, "--draft_steps=1", "--num_slots=2")
     finally:
         ended.set()
         thread.join()
@@ -157,6 +157,11 @@ def test_a_host_that_is_unknown(refused, trained):
     assert line.endswith("; use another, or --port=0 for any that is free")
 
 
+def test_a_checkpoint_that_is_not_there(refused, trained):
+    line = refused(TOOL, f"--workdir={trained.workdir}", "--port=0", "--step=2")
+    assert line == f"{trained.workdir}/checkpoints has no step 2, but steps 3"
+
+
 def test_without_the_extra(refused, trained, monkeypatch):
     monkeypatch.delitem(sys.modules, "diffeq_former.inference.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -172,6 +177,10 @@ def test_without_the_extra(refused, trained, monkeypatch):
             "flag --port=70000: 70000 is not an integer in the range [0, 65535]",
         ),
         ("--workdir=/no/such/run", "/no/such/run is not a run: it has no config.json"),
+        (
+            "--num_slots=0",
+            "flag --num_slots=0: 0 is not a positive integer",
+        ),
         (
             "--draft_steps=3",
             "draft_steps: expected 1 to 2, the model's own number of steps, got 3",
