@@ -7,6 +7,10 @@ separates the texts of several prompts. A text ends where the model ends it, bef
 first --stop, or after --max_new_tokens. An empty --prompt= starts a new text. With
 --stream, the text of a single prompt is printed while it is generated.
 
+Special tokens in prompts, such as <|im_end|>, are read as text, and with
+--parse_special as tokens; a prompt that begins with one then gets no other token before
+it.
+
 With --chat, each prompt is the message of a user, formatted with the chat template of
 the model's tokenizer, and only the reply is printed. Requires jinja2: pip install -e
 '.[serve]'.
@@ -29,6 +33,7 @@ in training, only the first one prints.
 """
 
 import dataclasses
+import operator
 import sys
 import time
 
@@ -72,6 +77,9 @@ _STOP = flags.DEFINE_multi_string(
 )
 _STREAM = flags.DEFINE_bool("stream", False, "Print the text while it is generated.")
 _CHAT = flags.DEFINE_bool("chat", False, "Reply to each prompt as a user's message.")
+_PARSE_SPECIAL = flags.DEFINE_bool(
+    "parse_special", False, "Read special tokens in prompts, as <|im_end|>, as tokens."
+)
 _DRAFT_STEPS = flags.DEFINE_integer(
     "draft_steps", 0, "Solver steps of the draft model; 0: no speculative decoding."
 )
@@ -102,9 +110,9 @@ def main() -> None:
         draft.config(_SOLVER_FLAGS.read_model(_WORKDIR.value))
     run = _SOLVER_FLAGS.load_run(_WORKDIR.value)
     model, grid = run.config.model, None
-    chats = _chats(run) if _CHAT.value else None
+    contexts = _contexts(run)
     if _RTOL.value:
-        adapted = _adapt(run, chats)
+        adapted = _adapt(run, contexts)
         model, grid = adapted.config, adapted.grid
         steps = {
             "num_steps": model.num_layers,
@@ -121,8 +129,12 @@ def main() -> None:
         **dataclasses.asdict(sampling),
     }
     loaded = (generator, run.tokenizer, run.params)
-    if chats:
-        texts = continue_ids(*loaded, chats, before=[], **options)
+    if contexts:
+        shown = [""] * len(contexts) if _CHAT.value else _PROMPTS.value
+        if printer:
+            printer(0, shown[0])
+        new = continue_ids(*loaded, contexts, before=[], **options)
+        texts = list(map(operator.add, shown, new))
     else:
         texts = continue_texts(*loaded, _PROMPTS.value, **options)
     seconds = time.perf_counter() - start
@@ -143,6 +155,34 @@ def _check_flags() -> None:
             f"--stream: expected one --prompt, got {len(_PROMPTS.value)}; leave it out"
             " for several"
         )
+    if _PARSE_SPECIAL.value and _CHAT.value:
+        raise UserError(
+            "--parse_special: a chat template writes the special tokens; leave out this"
+            " flag or --chat"
+        )
+
+
+def _contexts(run) -> list[list[int]] | None:
+    """Return the token ids of chats or of prompts with special tokens, if any."""
+    if _CHAT.value:
+        return _chats(run)
+    return _parsed(run) if _PARSE_SPECIAL.value else None
+
+
+def _parsed(run) -> list[list[int]]:
+    """Return the token ids of each prompt as a text with special tokens."""
+    from diffeq_former.errors import UserError
+    from diffeq_former.inference.prompts import read_prompt
+    from diffeq_former.inference.special_tokens import SpecialTokens
+
+    special_tokens, max_len = SpecialTokens.of(run.tokenizer), run.config.model.max_len
+    try:
+        return [
+            read_prompt(prompt, run.tokenizer, max_len, special_tokens).ids
+            for prompt in _PROMPTS.value
+        ]
+    except UserError as error:
+        raise UserError(f"--prompt: {error}") from error
 
 
 def _chats(run) -> list[list[int]]:
@@ -166,12 +206,12 @@ def _chats(run) -> list[list[int]]:
         raise UserError(f"--chat: {error}") from error
 
 
-def _adapt(run, chats: list[list[int]] | None):
+def _adapt(run, contexts: list[list[int]] | None):
     """Return the steps over depth that the run's solver chooses for the prompts."""
     from diffeq_former.inference.adaptive_steps import adapt
 
-    if chats:
-        return adapt(run.config.model, run.params, chats, run.mesh, _RTOL.value)
+    if contexts:
+        return adapt(run.config.model, run.params, contexts, run.mesh, _RTOL.value)
     return run.adapt(_PROMPTS.value, _RTOL.value)
 
 

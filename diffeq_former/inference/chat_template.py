@@ -8,7 +8,7 @@ tokenizer_config.json. It is rendered as `transformers` renders it in
 import datetime
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Template, TemplateError
@@ -16,12 +16,9 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from diffeq_former.data import tokenizers
-from diffeq_former.data.tokenizers import (
-    HFTokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-)
+from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.errors import UserError
+from diffeq_former.inference.special_tokens import SpecialTokens
 from diffeq_former.json_io import read_object
 
 FILE = "chat_template.jinja"
@@ -34,7 +31,8 @@ class ChatTemplate:
     """The chat template of a tokenizer.
 
     Special tokens that the template writes are read as tokens; those in the contents of
-    messages are read as text, like in a text that is completed.
+    messages are read as text, like in a text that is completed. `special_tokens` has
+    both.
 
     Args:
       source: The template; None: there is none, and `encode` raises an error.
@@ -53,8 +51,7 @@ class ChatTemplate:
             self._template = None if source is None else _compile(source)
         except TemplateError as error:
             raise UserError(f"the chat template is not valid: {error}") from error
-        self._ids, self._parse = _special_tokens(tokenizer)
-        self._pattern = _any_of(self._ids)
+        self.special_tokens = SpecialTokens.of(tokenizer)
 
     @classmethod
     def read(cls, folder: Path, tokenizer: Tokenizer) -> "ChatTemplate":
@@ -117,11 +114,15 @@ class ChatTemplate:
         Raises:
           UserError: If the tokenizer cannot read a marked special token as text.
         """
-        parts = re.split(f"{_MARK}({self._pattern}){_MARK}", text)
+        parts = re.split(f"{_MARK}({self.special_tokens.pattern}){_MARK}", text)
         ids = []
         for i, part in enumerate(parts):  # every second one is a marked token
-            new = self._tokenizer.encode(part) if i % 2 else self._parse(part)
-            if i % 2 and self._ids[part] in new:
+            new = (
+                self._tokenizer.encode(part)
+                if i % 2
+                else self.special_tokens.encode(part)
+            )
+            if i % 2 and self.special_tokens.ids[part] in new:
                 raise UserError(
                     f"this tokenizer cannot read {part} as text; leave it out"
                 )
@@ -134,42 +135,7 @@ class ChatTemplate:
 
     def _mark(self, content: str) -> str:
         content = content.replace(_MARK, "")
-        return re.sub(self._pattern, rf"{_MARK}\g<0>{_MARK}", content)
-
-
-def _any_of(texts: Iterable[str]) -> str:
-    """Return a pattern that matches the longest of these texts."""
-    return "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)"
-
-
-def _special_tokens(tokenizer: Tokenizer):
-    """Return the ids of special tokens by text, and a function that parses them.
-
-    The function returns the ids of a text, in which special tokens are tokens.
-    """
-    if isinstance(tokenizer, HFTokenizer):
-        from tokenizers import Tokenizer as Backend
-
-        backend = Backend.from_buffer(tokenizer.model)
-        backend.no_truncation()
-        backend.no_padding()
-        added = backend.get_added_tokens_decoder()
-        ids = {token.content: i for i, token in added.items() if token.special}
-        return ids, lambda text: backend.encode(text, add_special_tokens=False).ids
-    ids = {}
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        from sentencepiece import SentencePieceProcessor
-
-        pieces = SentencePieceProcessor(model_proto=tokenizer.model)
-        control = filter(pieces.is_control, range(tokenizer.vocab_size))
-        ids = {pieces.id_to_piece(i): i for i in control}
-
-    def parse(text: str) -> list[int]:
-        parts = re.split(f"({_any_of(ids)})", text)
-        encoded = [[ids[p]] if p in ids else tokenizer.encode(p) for p in parts]
-        return [i for part in encoded for i in part]
-
-    return ids, parse
+        return re.sub(self.special_tokens.pattern, rf"{_MARK}\g<0>{_MARK}", content)
 
 
 def _compile(source: str) -> Template:

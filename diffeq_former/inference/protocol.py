@@ -5,7 +5,7 @@ https://platform.openai.com/docs/api-reference/chat
 """
 
 import secrets
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import pydantic
 from pydantic import Field
@@ -13,7 +13,12 @@ from pydantic import Field
 from diffeq_former.data.tokenizers import Tokenizer
 from diffeq_former.errors import UserError
 from diffeq_former.inference.chat_template import ChatTemplate
-from diffeq_former.inference.prompts import encode_bounded, is_ids, prompt_ids
+from diffeq_former.inference.prompts import (
+    Prompt,
+    encode_bounded,
+    is_ids,
+    read_prompt,
+)
 from diffeq_former.inference.sampling import Sampling
 from diffeq_former.inference.scores import MOST_LIKELY
 
@@ -91,16 +96,10 @@ class Request(
         return [stop] if isinstance(stop, str) else stop
 
 
-class Prompt(NamedTuple):
-    """Token ids that the model reads."""
-
-    ids: list[int]
-    num_added: int  # how many of the first ones are not in the request
-
-
 class Completion(Request):
     """A request for completions."""
 
+    parse_special: bool = False  # read special tokens in texts as tokens
     prompt: list[Prompt]  # in the request, one or several texts or id lists
     max_tokens: int = Field(16, ge=0, lt=2**31)
     echo: bool = False  # whether the texts begin with their prompts
@@ -123,12 +122,10 @@ class Completion(Request):
             )
         if len(prompts) > MOST_CHOICES:
             raise UserError(f"expected at most {MOST_CHOICES} prompts")
-        before = info.context["tokenizer"].before
-        read = [prompt_ids(one, **info.context) for one in prompts]
-        return [
-            Prompt(ids, 0 if ids == one else len(before))
-            for one, ids in zip(prompts, read, strict=True)
-        ]
+        tokenizer, max_len, special_tokens = info.context
+        if not info.data.get("parse_special"):
+            special_tokens = None
+        return [read_prompt(x, tokenizer, max_len, special_tokens) for x in prompts]
 
 
 class TextPart(pydantic.BaseModel, extra="forbid", strict=True):
@@ -188,8 +185,8 @@ class Parser:
     def __init__(
         self, model: str, tokenizer: Tokenizer, template: ChatTemplate, max_len: int
     ):
-        self._model, self._template = model, template
-        self._context = {"tokenizer": tokenizer, "max_len": max_len}
+        self._model, self._template, self._max_len = model, template, max_len
+        self._context = (tokenizer, max_len, template.special_tokens)
 
     def completion(self, body: bytes | bytearray) -> Completion:
         """Parse a request for completions.
@@ -216,7 +213,7 @@ class Parser:
         Raises:
           RequestError: If the request is invalid; names the field at fault.
         """
-        chat, max_len = self._validate(Chat, body), self._context["max_len"]
+        chat, max_len = self._validate(Chat, body), self._max_len
         if chat.top_logprobs and not chat.logprobs:
             raise RequestError("top_logprobs: expected logprobs=true", "top_logprobs")
         try:

@@ -9,7 +9,7 @@ import pytest
 from diffeq_former.data.tokenizers import ByteTokenizer
 from diffeq_former.errors import UserError
 from diffeq_former.inference import bounds
-from diffeq_former.inference.prompts import prompt_ids
+from diffeq_former.inference.prompts import read_prompt
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
 
@@ -116,7 +116,7 @@ class Counting(ByteTokenizer):
 def test_a_prompt_is_not_read_to_its_end(prompt, found):
     tokenizer = Counting()
     with pytest.raises(UserError) as error:
-        prompt_ids(prompt, tokenizer, 100)
+        read_prompt(prompt, tokenizer, 100)
     assert str(error.value) == (
         f"{found} tokens, 1 of them before the text, are more than the model's"
         " max_len of 100; shorten it to at most 100 tokens"
@@ -132,7 +132,7 @@ def test_long_texts_of_few_tokens_are_prompts(length):
         def encode(self, text):
             return [97] * (len(text) // 100)
 
-    ids = prompt_ids("a" * length, Coarse(), 100)
+    ids, _ = read_prompt("a" * length, Coarse(), 100)
     assert ids == [256] + [97] * (length // 100)
 
 
@@ -151,4 +151,4 @@ def test_long_texts_of_few_tokens_are_prompts(length):
 def test_ids_that_begin_as_texts_do_get_no_second_beginning(prompt, ids):
     tokenizer = ByteTokenizer()
     tokenizer.opening = (256, 10)
-    assert prompt_ids(prompt, tokenizer, 3 + len(ids)) == ids
+    assert read_prompt(prompt, tokenizer, 3 + len(ids)).ids == ids

@@ -165,6 +165,17 @@ def test_wrong_input(refused, trained, flag, message):
     assert refused(TOOL, *flags, flag) == message
 
 
+def test_special_tokens_are_text_unless_they_are_to_be_parsed(tool, trained, refused):
+    flags = (f"--workdir={trained.workdir}", "--prompt=a", "--temperature=0")
+    flags += ("--max_new_tokens=4", "--solver=heun", "--num_steps=4", "--rtol=0.1")
+    usual, parsed = (tool(TOOL, *flags, *more) for more in ((), ("--parse_special",)))
+    assert parsed.returncode == 0 and parsed.stdout == usual.stdout  # bytes have none
+    assert refused(TOOL, *flags, "--chat", "--parse_special") == (
+        "--parse_special: a chat template writes the special tokens; leave out this"
+        " flag or --chat"
+    )
+
+
 def test_several_prompts_are_no_stream(refused, trained):
     flags = (f"--workdir={trained.workdir}", "--prompt=a", "--prompt=b", "--stream")
     assert refused(TOOL, *flags) == (
