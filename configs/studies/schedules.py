@@ -9,7 +9,7 @@ Unlike in learning_rates.py, trials are as long as the runs that are compared. T
 falls to 0 linearly, which is better for both than cosine to a tenth of the peak.
 """
 
-LEARNING_RATES = {"optimizer.learning_rate": [0.008, 0.016, 0.032]}
+LEARNING_RATES = {"optimizer.learning_rate": [0.008, 0.016, 0.032, 0.064]}
 TO_ZERO = ["optimizer.schedule=linear", "optimizer.final_fraction=0.0"]
 
 
