@@ -56,6 +56,8 @@ class Run(LoadedRun):
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
         seed: int = 0,
         stop: Sequence[str] = (),
         rtol: float = 0.0,
@@ -67,10 +69,11 @@ class Run(LoadedRun):
           max_new_tokens: The maximum number of tokens that follow a prompt.
           temperature: The sampling temperature; 0: greedy decoding.
           top_k: Sample only from the k most likely tokens; 0: from all.
-          top_p: Sample only from the fewest most likely tokens with this total
-            probability.
+          top_p: Sample only from the nucleus with this total probability.
           min_p: Sample only from tokens at least this times as probable as the most
             likely one.
+          presence_penalty: Subtract this from the logits of new tokens so far; -2 to 2.
+          frequency_penalty: The same, times how often each of them occurs; -2 to 2.
           seed: The seed of the sampling; prompt i uses seed + i.
           stop: A text ends before the first of these strings.
           rtol: The tolerance of adaptive steps over depth (`ode/adaptive.py`), which
@@ -84,22 +87,19 @@ class Run(LoadedRun):
         generator = self._generator
         if rtol and several:
             adapted = self.adapt(several, rtol)
-            generator = Generator(
-                adapted.config,
-                self.mesh,
-                self.tokenizer.vocab_size,
-                grid=adapted.grid,
-            )
+            given = (adapted.config, self.mesh, self.tokenizer.vocab_size)
+            generator = Generator(*given, grid=adapted.grid)
+        loaded = (generator, self.tokenizer, self.params)
         texts = continue_texts(
-            generator,
-            self.tokenizer,
-            self.params,
+            *loaded,
             several,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
             seed=seed,
             stop=stop,
         )

@@ -65,6 +65,18 @@ _MIN_P = flags.DEFINE_float(
     0.0,
     "Sample only from tokens at least this times as probable as the most likely one.",
 )
+_PRESENCE_PENALTY = flags.DEFINE_float(
+    "presence_penalty",
+    0.0,
+    "Subtract this from the logits of tokens that the continuation already has; -2 to"
+    " 2.",
+)
+_FREQUENCY_PENALTY = flags.DEFINE_float(
+    "frequency_penalty",
+    0.0,
+    "Subtract this from the logit of a token for each time that the continuation"
+    " already has it; -2 to 2.",
+)
 _SEED = flags.DEFINE_integer(
     "seed",
     0,
@@ -104,7 +116,14 @@ def main() -> None:
     _check_flags()
     process_flags.start_from_flags()
     compilation_cache.enable()
-    sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
+    sampling = Sampling(
+        _TEMPERATURE.value,
+        _TOP_K.value,
+        _TOP_P.value,
+        _MIN_P.value,
+        _PRESENCE_PENALTY.value,
+        _FREQUENCY_PENALTY.value,
+    )
     draft = _draft()
     if draft:  # check the settings before loading the checkpoint
         draft.config(_SOLVER_FLAGS.read_model(_WORKDIR.value))

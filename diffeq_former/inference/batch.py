@@ -16,7 +16,7 @@ import numpy as np
 
 from diffeq_former.inference import buckets
 from diffeq_former.inference.programs import Programs, View, num_rounds
-from diffeq_former.inference.sampling import Rule, Sampling
+from diffeq_former.inference.sampling import NO_TOKEN, Rule, Sampling
 from diffeq_former.inference.scores import Scores, TokenScore
 from diffeq_former.inference.sequence import Sequence
 
@@ -212,6 +212,10 @@ class Batch:
         known = [[0, *x.context[-2:], *x.new[-2:]] if x else [0, 0] for x in rows]
         last = [len(x.context) + len(x.new) - 1 if x else self._length for x in rows]
         left = [x.max_new_tokens - len(x.new) if x else 0 for x in rows]
+        new_BS = np.full((B, S), NO_TOKEN, np.int32)
+        for new_S, x in zip(new_BS, rows, strict=True):
+            if x and x.sampling.has_penalty:
+                new_S[len(x.context) :][: len(x.new)] = x.new
         greedy = Sampling(temperature=0.0)
         self._caches, tokens = self._programs.decode(
             self._weights,
@@ -221,6 +225,7 @@ class Batch:
             np.array(last, np.int32),
             np.array(left, np.int32),
             np.array([x.seed if x else 0 for x in rows], np.uint32),
+            new_BS,
             self._ends_E,
             Rule.of([x.sampling if x else greedy for x in rows]),
             _any_scored(rows),

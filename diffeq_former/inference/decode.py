@@ -1,7 +1,7 @@
 """The decoding loop on the device: each round adds tokens to every sequence.
 
 B sequences, R rounds per call, W maximum number of tokens per round, V vocabulary, E
-tokens that end a sequence, N most likely tokens that are scored.
+tokens that end a sequence, N most likely tokens that are scored, S positions.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.inference.cached_model import CachedModel, Weights
-from diffeq_former.inference.sampling import Rule, sample
+from diffeq_former.inference.sampling import Rule, penalise, sample
 from diffeq_former.inference.scores import Scores, score
 
 
@@ -22,6 +22,8 @@ class DecodingState(NamedTuple):
     position_B: jax.Array  # position of the last token
     left_B: jax.Array  # number of tokens that may follow; 0 if the sequence has ended
     keys_B: jax.Array  # random keys for sampling
+    # New tokens by position, for penalties; those past the last token do not count.
+    new_BS: jax.Array
 
 
 class Tokens(NamedTuple):
@@ -55,7 +57,9 @@ def plain_round(
         token_B1, position_B1 = state.last_B2[:, 1:], state.position_B[:, None]
         logits_B1V, cache = model.logits(weights, caches[0], token_B1, position_B1)
         keys_B = jax.vmap(jax.random.fold_in)(state.keys_B, state.position_B)
-        new_B1 = sample(keys_B, logits_B1V[:, 0, :V], rule)[:, None]
+        logits_BV = logits_B1V[:, 0, :V]
+        logits_BV = penalise(logits_BV, state.new_BS, state.position_B, rule)
+        new_B1 = sample(keys_B, logits_BV, rule)[:, None]
         scores = score(lambda: logits_B1V, new_B1, V, scored)
         return (cache,), Tokens(new_B1, jnp.ones_like(new_B1[:, 0]), scores)
 
@@ -101,4 +105,12 @@ def _advance(state: DecodingState, new: Tokens, ends_E) -> DecodingState:
         state.position_B + counts_B,
         jnp.where(ended_B, 0, jnp.maximum(state.left_B - counts_B, 0)),
         state.keys_B,
+        put_after(state.position_B, new_BW, state.new_BS),
     )
+
+
+def put_after(position_B, tokens_BL, new_BS) -> jax.Array:
+    """Return `new_BS` with these tokens at the positions after `position_B`."""
+    rows_B1 = jnp.arange(len(new_BS))[:, None]
+    positions_BL = position_B[:, None] + 1 + jnp.arange(tokens_BL.shape[1])[None]
+    return new_BS.at[rows_B1, positions_BL].set(tokens_BL, mode="drop")

@@ -65,14 +65,11 @@ class Generator:
         prompts: list[list[int]],
         *,
         max_new_tokens: int,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
         seed: int = 0,
         before: list[int],
         ends: Collection[int],
         watch: Watch | None = None,
+        **sampling: float,
     ) -> list[list[int]]:
         """Return the tokens that follow each prompt, up to the end of the text.
 
@@ -80,10 +77,6 @@ class Generator:
           params: Parameters of the model.
           prompts: Token ids, of any lengths.
           max_new_tokens: Maximum number of tokens that follow a prompt.
-          temperature: See `sampling.Sampling`, as for the next three.
-          top_k: See there.
-          top_p: See there.
-          min_p: See there.
           seed: Prompt i is continued with seed + i, independently of the other prompts
             in the batch. Less than 2**32.
           before: Tokens to prepend to each prompt (`Tokenizer.before`), such as the
@@ -93,18 +86,19 @@ class Generator:
           watch: Called after each chunk of a prompt that is read, and every few new
             tokens, with the index of the prompt, its new tokens so far, and whether it
             has ended; its text ends if it returns True.
+          **sampling: Fields of `sampling.Sampling`, such as `temperature`.
 
         Raises:
           UserError: If a value is out of range, or prompt and new tokens exceed the
             model's `max_len`.
         """
-        sampling = Sampling(temperature, top_k, top_p, min_p)
+        settings = Sampling(**sampling)
         sequences = [
             Sequence(
                 [*before, *prompt],
                 max_new_tokens,
                 (seed + i) % 2**32,
-                sampling,
+                settings,
                 watch and (lambda x, i=i: watch(i, x.new, x.ended)),
             )
             for i, prompt in enumerate(prompts)

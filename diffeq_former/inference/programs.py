@@ -135,12 +135,13 @@ def _decode(
     position_B,
     left_B,
     seeds_B,
+    new_BS,
     ends_E,
     rule,
     is_scored,
 ):
     keys_B = jax.vmap(jax.random.key)(seeds_B)
-    state = DecodingState(last_B2, position_B, left_B, keys_B)
+    state = DecodingState(last_B2, position_B, left_B, keys_B, new_BS)
     if K:
         one_round = speculative_round(models, weights, rule, V, K, is_scored)
     else:

@@ -4,6 +4,7 @@ https://platform.openai.com/docs/api-reference/completions
 https://platform.openai.com/docs/api-reference/chat
 """
 
+import dataclasses
 import secrets
 from typing import Annotated, Literal, TypeVar
 
@@ -46,9 +47,7 @@ class StreamOptions(pydantic.BaseModel, extra="forbid", strict=True):
 # Unsupported fields, with the values that have no effect and are therefore accepted.
 _UNSUPPORTED = {
     "best_of": 1,
-    "frequency_penalty": 0,
     "logit_bias": {},
-    "presence_penalty": 0,
     "response_format": {"type": "text"},
     "suffix": "",
     "tools": [],
@@ -65,6 +64,8 @@ class Request(
     top_k: int = Field(0, ge=0, lt=2**31)
     top_p: float = Field(1.0, gt=0, le=1)
     min_p: float = Field(0.0, ge=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
     n: int = Field(1, ge=1, le=MOST_CHOICES)  # number of choices per prompt
     stop: list[Annotated[str, Field(min_length=1)]] = []  # in the request also only one
     stop_token_ids: list[int] = []  # a text ends before any of them
@@ -77,7 +78,8 @@ class Request(
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+        names = (field.name for field in dataclasses.fields(Sampling))
+        return Sampling(**{name: getattr(self, name) for name in names})
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 Settings are data: sequences with any of them share a batch, and a token does not depend
 on the settings of other sequences.
 
-B batch, V vocabulary, K sorted tokens.
+B batch, V vocabulary, K sorted tokens, S positions.
 """
 
 import dataclasses
@@ -19,11 +19,16 @@ from diffeq_former.errors import UserError
 _SMALLEST = 1e-30  # temperature and top_p; in float32 much smaller ones would be zero
 _ALL = 2**31 - 1  # top_k
 _FEW = 64  # for a top_k up to this, only so many tokens are sorted
+NO_TOKEN = 2**31 - 1  # token id at positions that penalties do not count
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Sampling settings, applied in the order temperature, top-k, top-p, min-p.
+    """Sampling settings: penalties, temperature, top-k, top-p, min-p, in this order.
+
+    The penalties are those of OpenAI's protocol: a token that was generated c > 0 times
+    has its logit reduced by frequency_penalty * c + presence_penalty. Tokens of the
+    prompt do not count.
 
     Raises:
       UserError: If a value is out of range.
@@ -35,6 +40,8 @@ class Sampling:
     # Only tokens at least this times as probable as the most likely one (min-p, Nguyen
     # et al. 2024, arXiv 2407.01082).
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self):
         t, k, p = self.temperature, self.top_k, self.top_p
@@ -46,6 +53,14 @@ class Sampling:
             raise UserError(f"top_p: expected 0 < top_p <= 1, got {p}")
         if not 0 <= self.min_p <= 1:
             raise UserError(f"min_p: expected 0 <= min_p <= 1, got {self.min_p}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= (value := getattr(self, name)) <= 2:
+                raise UserError(f"{name}: expected -2 to 2, got {value}")
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether the tokens generated so far matter."""
+        return bool(self.presence_penalty or self.frequency_penalty)
 
 
 class Rule(NamedTuple):
@@ -55,6 +70,8 @@ class Rule(NamedTuple):
     top_k_B1: jax.Array
     top_p_B1: jax.Array
     min_p_B1: jax.Array
+    presence_penalty_B1: jax.Array
+    frequency_penalty_B1: jax.Array
 
     @classmethod
     def of(cls, samplings: list[Sampling]) -> Self:
@@ -68,12 +85,41 @@ class Rule(NamedTuple):
             column((min(s.top_k or _ALL, _ALL) for s in samplings), np.int32),
             column(max(s.top_p, _SMALLEST) for s in samplings),
             column(s.min_p for s in samplings),
+            column(s.presence_penalty for s in samplings),
+            column(s.frequency_penalty for s in samplings),
         )
 
     @property
     def greedy_B1(self) -> jax.Array:
         """Whether each sequence takes the most likely token."""
         return self.temperature_B1 == 0
+
+
+def penalise(
+    logits_BV: jax.Array, new_BS: jax.Array, last_B: jax.Array, rule: Rule
+) -> jax.Array:
+    """Apply the presence and frequency penalties; count nothing if there are none.
+
+    Args:
+      logits_BV: The logits.
+      new_BS: The generated tokens by position; NO_TOKEN at other positions.
+      last_B: The last position of each sequence that counts.
+      rule: Sampling settings.
+    """
+
+    def penalised() -> jax.Array:
+        counted_BS = jnp.arange(new_BS.shape[1])[None] <= last_B[:, None]
+        rows_B1 = jnp.arange(len(new_BS))[:, None]
+        counts_BV = jnp.zeros_like(logits_BV).at[rows_B1, new_BS]
+        counts_BV = counts_BV.add(counted_BS.astype(logits_BV.dtype), mode="drop")
+        return (
+            logits_BV
+            - rule.frequency_penalty_B1 * counts_BV
+            - rule.presence_penalty_B1 * (counts_BV > 0)
+        )
+
+    has_penalty_B1 = (rule.presence_penalty_B1 != 0) | (rule.frequency_penalty_B1 != 0)
+    return jax.lax.cond(has_penalty_B1.any(), penalised, lambda: logits_BV)
 
 
 def sample(keys_B: jax.Array, logits_BV: jax.Array, rule: Rule) -> jax.Array:

@@ -33,7 +33,7 @@ def score(
 ) -> Scores:
     """Return the scores of tokens under the model's distribution.
 
-    It is the softmax of the logits before temperature, top-k, top-p and min-p.
+    It is the softmax of the logits before penalties, temperature, top-k and the rest.
 
     Args:
       logits: Returns the logits [B, L, ids]; called on the device only if `wanted`.

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from diffeq_former.config import ModelConfig
 from diffeq_former.errors import UserError
 from diffeq_former.inference.cached_model import CachedModel, Weights
-from diffeq_former.inference.decode import DecodingState, Round, Tokens
-from diffeq_former.inference.sampling import Rule, probabilities, sample
+from diffeq_former.inference.decode import DecodingState, Round, Tokens, put_after
+from diffeq_former.inference.sampling import Rule, penalise, probabilities, sample
 from diffeq_former.inference.scores import score
 
 _DRAFT, _ACCEPT, _CORRECT = range(3)  # purposes of the random keys at a position
@@ -82,8 +82,13 @@ def speculative_round(
         logits_BWV, full_cache = full.logits(
             weights[0], full_cache, tokens_BW, positions_BW
         )
-        by_position = jax.vmap(probabilities, in_axes=(1, None), out_axes=1)
-        p_BWV = by_position(logits_BWV[..., :V], rule)
+        new_BS = put_after(state.position_B, drafted_BK, state.new_BS)
+
+        def distribution(logits_BV, position_B):
+            return probabilities(penalise(logits_BV, new_BS, position_B, rule), rule)
+
+        by_position = jax.vmap(distribution, in_axes=1, out_axes=1)
+        p_BWV = by_position(logits_BWV[..., :V], positions_BW)
         new_BW, counts_B = verify(drafted_BK, q_BKV, p_BWV, state)
         scores = score(lambda: logits_BWV, new_BW, V, scored)
         return (full_cache, draft_cache), Tokens(new_BW, counts_B, scores)
@@ -100,28 +105,27 @@ def _draft(
     accepted, the last of them is not in the draft model's cache yet.
     """
 
-    def draft_token(cache, tokens_BL, positions_BL, position_B):
+    def draft_token(cache, new_BS, tokens_BL, positions_BL, position_B):
         logits_BLV, cache = model.logits(weights, cache, tokens_BL, positions_BL)
-        logits_BV = logits_BLV[:, -1, :V]
+        logits_BV = penalise(logits_BLV[:, -1, :V], new_BS, position_B, rule)
         new_B = sample(_keys(state.keys_B, position_B, _DRAFT), logits_BV, rule)
-        return cache, new_B, probabilities(logits_BV, rule)
+        new_BS = put_after(position_B, new_B[:, None], new_BS)
+        return (cache, new_BS, new_B), (new_B, probabilities(logits_BV, rule))
 
     def draft_next(carry, i):
-        cache, token_B = carry
+        cache, new_BS, token_B = carry
         position_B = state.position_B + i
-        cache, new_B, q_BV = draft_token(
-            cache, token_B[:, None], position_B[:, None], position_B
-        )
-        return (cache, new_B), (new_B, q_BV)
+        one_B1 = token_B[:, None], position_B[:, None]
+        return draft_token(cache, new_BS, *one_B1, position_B)
 
     p_B = state.position_B
     # A sequence of one token has no token before: its position is that of padding.
     before_B = jnp.where(p_B > 0, p_B - 1, model.config.max_len)
     both_B2 = jnp.stack([before_B, p_B], axis=1)
-    cache, first_B, q_BV = draft_token(cache, state.last_B2, both_B2, p_B)
-    (cache, _), (others_KB, q_KBV) = jax.lax.scan(
-        draft_next, (cache, first_B), jnp.arange(1, K)
+    carry, (first_B, q_BV) = draft_token(
+        cache, state.new_BS, state.last_B2, both_B2, p_B
     )
+    (cache, *_), (others_KB, q_KBV) = jax.lax.scan(draft_next, carry, jnp.arange(1, K))
     drafted_BK = jnp.concatenate([first_B[None], others_KB]).T
     return drafted_BK, jnp.concatenate([q_BV[None], q_KBV]).swapaxes(0, 1), cache
 

@@ -23,9 +23,9 @@ LENGTHS = (3, 40, 1, 17, 9, 30, 5, 2)  # of contexts: several chunks, one, and n
 SAMPLINGS = (
     Sampling(0.0),
     Sampling(1.5),
-    Sampling(1.2, top_k=5),
+    Sampling(1.2, top_k=5, presence_penalty=1.5),
     Sampling(0.9, top_p=0.8),
-    Sampling(0.0),
+    Sampling(0.0, presence_penalty=-0.1, frequency_penalty=0.3),
     Sampling(1.1, top_k=20, min_p=0.1),
 )
 

@@ -25,6 +25,17 @@ def test_texts(served, client):
     assert answer.usage.completion_tokens == 36 and answer.model == "tiny"
 
 
+def test_penalties(served, client):
+    penalties = {"presence_penalty": 1.5, "frequency_penalty": -0.5}
+    answer = client.completions.create(
+        **OPTIONS, max_tokens=40, temperature=0, **penalties
+    )
+    options = {"max_new_tokens": 40, "temperature": 0.0}
+    [choice] = answer.choices
+    assert [choice.text] == served.texts(["The list"], **options, **penalties)
+    assert [choice.text] != served.texts(["The list"], **options)
+
+
 def test_streams(client):
     whole = client.completions.create(**OPTIONS, max_tokens=30)
     with client.completions.create(

@@ -20,7 +20,7 @@ from diffeq_former.models.transformer import Transformer
 EOT = 3
 PROMPTS = [[5, 6, 7], [], [8, 9, 10, 11, 12, 13, 14, 15, 16], [4]]
 CONFIG = dataclasses.replace(TINY, num_layers=4, max_len=24, vocab_size=20)
-SAMPLED = {"temperature": 1.5, "top_k": 12, "top_p": 0.95}
+SAMPLED = {"temperature": 1.5, "top_k": 12, "top_p": 0.95, "frequency_penalty": 1.0}
 VARIETY = [
     pytest.param(
         dataclasses.replace(CONFIG, block=block, weights=weights, solver=solver),
@@ -96,7 +96,9 @@ def test_each_place_of_a_round_has_the_distribution_of_the_model():
     p_BWV, q_BKV = (np.broadcast_to(x, (B, *x.shape)) for x in (p_WV, q_KV))
     keys_B = jax.random.split(jax.random.key(0), B)
     nowhere_B = np.zeros(B, np.int32)
-    state = DecodingState(np.zeros((B, 2), np.int32), nowhere_B, nowhere_B, keys_B)
+    state = DecodingState(
+        np.zeros((B, 2), np.int32), nowhere_B, nowhere_B, keys_B, None
+    )
     new_BW, counts_B = map(np.asarray, jax.jit(verify)(drafted_BK, q_BKV, p_BWV, state))
     reached = np.cumprod([1, *np.minimum(p_WV[:K], q_KV).sum(axis=1)])
     for place in range(K + 1):
@@ -114,6 +116,7 @@ def test_each_place_of_a_round_has_the_distribution_of_the_model():
 FEW = dataclasses.replace(CONFIG, vocab_size=6, max_len=8)
 DRAWS, PROMPT, END = 4000, (1, 2), 5
 NARROWED = {"temperature": 0.7, "top_k": 4, "top_p": 0.9}
+PENALISED = {"temperature": 1.2, "presence_penalty": -1.0, "frequency_penalty": 1.5}
 
 
 def narrowed(logits_V, temperature=1.0, top_k=0, top_p=1.0):
@@ -137,11 +140,13 @@ def logits_of_texts(config):
     return logits_of(config, [[END, *PROMPT, *text] for text in TEXTS])
 
 
-def next_token(config, new, **sampling):
+def next_token(config, new, presence_penalty=0.0, frequency_penalty=0.0, **sampling):
     """Its exact distribution after the prompt and up to two new tokens."""
     row = next(i for i, text in enumerate(TEXTS) if text[: len(new)] == tuple(new))
     logits_V = logits_of_texts(config)[row, len(PROMPT) + len(new), :END]
-    return narrowed(logits_V, **sampling)
+    counts_V = np.bincount(new, minlength=END) if new else np.zeros(END)
+    penalty_V = frequency_penalty * counts_V + presence_penalty * (counts_V > 0)
+    return narrowed(logits_V - penalty_V, **sampling)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +172,9 @@ def generate():
     return run
 
 
-@pytest.mark.parametrize("sampling", [{}, NARROWED], ids=["all", "narrowed"])
+@pytest.mark.parametrize(
+    "sampling", [{}, NARROWED, PENALISED], ids=["all", "narrowed", "penalised"]
+)
 def test_sampled_texts_have_the_distribution_of_the_full_model(generate, sampling):
     """All texts of three tokens, by a chi-square test; a round adds one to three."""
     rows, drafted, accepted = generate(3, **sampling)

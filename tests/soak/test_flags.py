@@ -9,6 +9,7 @@ from outcome import assert_allowed, strict_json
 TOOLS = {
     "generate.py --workdir={run} --prompt=the --max_new_tokens=4": (
         *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed"),
+        *("presence_penalty", "frequency_penalty"),
         *("num_steps", "draft_steps", "draft_tokens", "prompt", "stop"),
     ),
     "evaluate.py --workdir={run}": ("num_steps", "batch_size"),

@@ -27,7 +27,7 @@ def test_prints_the_texts(tool, trained, continue_texts):
         f"--workdir={trained.workdir}",
         *("--prompt=the cat", "--prompt=", "--max_new_tokens=6"),
         *("--temperature=1.3", "--top_k=50", "--top_p=0.9", "--min_p=0.01"),
-        "--seed=5",
+        *("--presence_penalty=0.5", "--frequency_penalty=-1.5", "--seed=5"),
     )
     assert result.returncode == 0, result.stderr
     expected = continue_texts(
@@ -37,6 +37,8 @@ def test_prints_the_texts(tool, trained, continue_texts):
         top_k=50,
         top_p=0.9,
         min_p=0.01,
+        presence_penalty=0.5,
+        frequency_penalty=-1.5,
         seed=5,
     )
     assert expected[0].startswith("the cat")
@@ -142,6 +144,7 @@ def test_training_sampled_the_same(trained):
         ("--top_k=-2", "top_k: expected 0 (all tokens) or more, got -2"),
         ("--top_p=1.5", "top_p: expected 0 < top_p <= 1, got 1.5"),
         ("--min_p=2", "min_p: expected 0 <= min_p <= 1, got 2.0"),
+        ("--presence_penalty=3", "presence_penalty: expected -2 to 2, got 3.0"),
         ("--max_new_tokens=-1", "max_new_tokens: expected 0 or more, got -1"),
         (
             "--max_new_tokens=15",
