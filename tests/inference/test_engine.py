@@ -14,7 +14,7 @@ NUM_SLOTS = 4
 
 def completion(n=1, temperature=1.0, max_tokens=4, prompt="a"):
     fields = {"n": n, "temperature": temperature, "max_tokens": max_tokens, "seed": 1}
-    context = {"tokenizer": ByteTokenizer(), "max_len": 2048}
+    context = (ByteTokenizer(), 2048, None)
     return Completion.model_validate({"prompt": prompt} | fields, context=context)
 
 
