@@ -45,9 +45,9 @@ def training(metrics: training_curves.Metrics, folder: Path) -> str:
     """Show the final losses and the training curves; write curves.png."""
     picture = folder / "curves.png"
     training_curves.plot(metrics, picture)
-    names = ("loss", "validation/loss", "validation/perplexity")
-    of_sources = (name for name in metrics if name.startswith("validation/loss/"))
-    names = (*names, "validation/bits_per_byte", *of_sources)
+    names = ["loss", "validation/loss", "validation/perplexity"]
+    names += ["validation/bits_per_byte"]
+    names += [name for name in metrics if name.startswith("validation/loss/")]
     last = {name: metrics[name][-1][1] for name in names if name in metrics}
     return pages.table([last] if last else []) + pages.picture(picture)
 

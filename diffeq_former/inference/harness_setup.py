@@ -1,4 +1,4 @@
-"""What lm-evaluation-harness needs before it is imported: the package, and its data."""
+"""Requirements of lm-evaluation-harness before its import: the package, local data."""
 
 import contextlib
 import importlib.util

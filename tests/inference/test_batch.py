@@ -134,7 +134,7 @@ def recorded(batch):
 
 
 def test_one_chunk_is_read_between_decoding_steps(generator):
-    """While a long prompt is read, another text goes on."""
+    """While a long prompt is read, another text is continued."""
     batch = batch_of(generator, params_of(CONFIG), ends=())
     calls = recorded(batch)
     short, long = sequences((2, 40))
@@ -189,7 +189,7 @@ def test_nothing_is_compiled_after_the_warm_up(compiled):
 
 @pytest.mark.parametrize("draft", [None, Draft(1, 2)])
 def test_scores_are_those_of_the_full_forward_pass(draft):
-    """Of the context and what follows; beside sequences that need none."""
+    """Scores cover context and new tokens, beside sequences that need none."""
     generator = Generator(CONFIG, mesh_of(), vocab_size=25, draft=draft)
     given, module = sequences(), Transformer(CONFIG)
     for x in given[::2]:

@@ -55,7 +55,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def fake_hub(monkeypatch):
-    """What it has received; huggingface_hub uses it, with its token."""
+    """The requests that it received; huggingface_hub uses it, with its token."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         endpoint = f"http://127.0.0.1:{server.server_port}"
         server.state = {"endpoint": endpoint, "files": {}}
