@@ -1,6 +1,7 @@
 """Exceptions that end a program with a clear message instead of a traceback."""
 
 import errno
+import importlib.util
 import os
 from pathlib import Path
 
@@ -53,3 +54,20 @@ def require(condition: bool, field: str, expected: str, value: object) -> None:
     """Raise UserError about a config field unless the condition holds."""
     if not condition:
         raise UserError(f"config.{field}: expected {expected}, got {value!r}")
+
+
+def require_extra(extra: str, *packages: str, prefix: str = "") -> None:
+    """Raise UserError unless the packages of an extra of setup.py are installed.
+
+    Args:
+      extra: The name of the extra.
+      *packages: The names by which they are imported.
+      prefix: What precedes the message, such as the setting that needs them.
+    """
+    for package in packages:
+        found = importlib.util.find_spec(package)
+        if found is None or found.origin is None:  # a folder wandb/ is no package
+            raise UserError(
+                f"{prefix}the package {package} is missing: pip install"
+                f" -c constraints.txt -e '.[{extra}]'"
+            )

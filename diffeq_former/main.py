@@ -92,13 +92,12 @@ def _make_hooks(config, dataset, mesh):
 
 
 def _make_harness(config, dataset, mesh):
-    from diffeq_former.inference import harness_setup
+    from diffeq_former.errors import require_extra
+    from diffeq_former.inference.harness_setup import check_folders
 
     c = config.harness
-    harness_setup.check_installed()
-    harness_setup.check_folders(
-        "config.harness.", task_data=c.task_data, include_path=c.include_path
-    )
+    require_extra("harness", "lm_eval")
+    check_folders("config.harness.", task_data=c.task_data, include_path=c.include_path)
     from diffeq_former.inference.harness_hook import make_harness
 
     return make_harness(c, config.model, dataset.tokenizer(), mesh)

@@ -37,7 +37,7 @@ are medians over the rounds, with the lowest and the highest.
 """
 
 import functools
-import importlib.util
+import importlib
 import itertools
 import sys
 from pathlib import Path
@@ -46,7 +46,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from diffeq_former import cli, process_exit
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_extra
 from diffeq_former.json_io import print_line, read_object
 
 config_flags.DEFINE_config_file("config", None, "A file in configs/.")
@@ -102,7 +102,8 @@ def of_config(
 def train(
     config, variant=(), rounds: int = 5, steps: int = 3, recorded=None, beside=None
 ) -> int:
-    _require_torch(beside)
+    if beside:
+        require_extra("hf", "torch", "transformers")
     options = {"beside": beside} if beside else {}
     return _run("train", config, variant, rounds, steps, recorded, **options)
 
@@ -126,20 +127,12 @@ def torch(
     from diffeq_former.config import resolve
 
     resolved, sizes = resolve(config), cli.whole_numbers("batch_sizes", batch_sizes)
-    _require_torch("torch")
+    require_extra("hf", "torch", "transformers")
     from diffeq_former.benchmarks.torch_train import benchmark, device_kind
 
     labels = {"mode": "train", "device": device_kind(), "num_devices": 1}
     for line in benchmark(resolved, sizes, rounds, steps, compile):
         print_line(labels | line)
-
-
-def _require_torch(wanted: str | None) -> None:
-    for name in ("torch", "transformers") if wanted else ():
-        if importlib.util.find_spec(name) is None:
-            raise UserError(
-                f"{name} is not installed: pip install -c constraints.txt -e '.[hf]'"
-            )
 
 
 def speculation(

@@ -206,15 +206,12 @@ def _parsed(run) -> list[list[int]]:
 
 def _chats(run) -> list[list[int]]:
     """Return the token ids of each prompt as the message of a user."""
-    from diffeq_former.errors import UserError
+    from diffeq_former.errors import UserError, require_extra
     from diffeq_former.training import run_directory
 
-    try:
-        from diffeq_former.inference.chat_template import ChatTemplate
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the package {error.name} is missing: pip install -e '.[serve]'"
-        ) from error
+    require_extra("serve", "jinja2")
+    from diffeq_former.inference.chat_template import ChatTemplate
+
     template = ChatTemplate.read(run.path / run_directory.TOKENIZER, run.tokenizer)
     try:
         return [

@@ -31,7 +31,7 @@ from absl import flags
 from diffeq_former import cli
 from diffeq_former.analysis import downstream, plotting
 from diffeq_former.cli import mesh_flags, process_flags
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_extra
 from diffeq_former.inference import harness_setup
 from diffeq_former.json_io import print_line
 
@@ -98,7 +98,7 @@ def _evaluate(numbers: list[int | None]) -> list[dict]:
     from diffeq_former.inference.solver_steps import at_depth
     from diffeq_former.training import run_directory
 
-    harness_setup.check_installed()
+    require_extra("harness", "lm_eval")
     from diffeq_former.inference import harness, harness_tasks
 
     process_flags.start_from_flags()

@@ -67,20 +67,16 @@ flags.adopt_module_key_flags(mesh_flags)
 
 def main() -> None:
     from diffeq_former import compilation_cache
-    from diffeq_former.errors import UserError
+    from diffeq_former.errors import require_extra
     from diffeq_former.inference.generate import Generator
     from diffeq_former.inference.speculative import Draft
     from diffeq_former.training import run_directory
 
-    try:
-        from diffeq_former.inference.app import make_app
-        from diffeq_former.inference.chat_template import ChatTemplate
-        from diffeq_former.inference.engine import Engine
-        from diffeq_former.inference.server import Server
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the package {error.name} is missing: pip install -e '.[serve]'"
-        ) from error
+    require_extra("serve", "jinja2", "pydantic", "starlette", "uvicorn")
+    from diffeq_former.inference.app import make_app
+    from diffeq_former.inference.chat_template import ChatTemplate
+    from diffeq_former.inference.engine import Engine
+    from diffeq_former.inference.server import Server
 
     compilation_cache.enable()
     workdir = Path(_WORKDIR.value).absolute()

@@ -16,7 +16,5 @@ def get_study():
     return {
         "baseline": "per_weight",
         "models": models,
-        "search": {name: {} for name in models},
-        "search_settings": [],
         "final_settings": [],
     }

@@ -21,7 +21,5 @@ def get_study():
     return {
         "baseline": "none",
         "models": models,
-        "search": {name: {} for name in models},
-        "search_settings": [],
         "final_settings": [],
     }

@@ -21,7 +21,5 @@ def get_study():
     return {
         "baseline": "8 steps",
         "models": models,
-        "search": {name: {} for name in models},
-        "search_settings": [],
         "final_settings": [],
     }

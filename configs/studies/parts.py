@@ -25,7 +25,5 @@ def get_study():
     return {
         "baseline": "E 48",
         "models": {name: [*half, *changes] for name, changes in models.items()},
-        "search": {name: {} for name in models},
-        "search_settings": [],
         "final_settings": ["training.num_steps=700"],
     }

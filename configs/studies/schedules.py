@@ -22,6 +22,5 @@ def get_study():
         "baseline": "plain",
         "models": models,
         "search": {name: LEARNING_RATES for name in models},
-        "search_settings": [],
         "final_settings": [],
     }

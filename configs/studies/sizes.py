@@ -31,7 +31,5 @@ def get_study():
     return {
         "baseline": "plain muon",
         "models": models,
-        "search": {name: {} for name in models},
-        "search_settings": [],
         "final_settings": [],
     }

@@ -19,8 +19,7 @@ from diffeq_former.analysis.spectra import (
 )
 from diffeq_former.analysis.trajectory import describe
 from diffeq_former.config import Config, ModelConfig
-from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture
+from diffeq_former.data.mixture import Data
 from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.distributed.mesh import num_batch_shards, on_mesh, replicated
 from diffeq_former.models.transformer import Transformer
@@ -29,7 +28,7 @@ DEPTHS = ("first", "middle", "last")  # which solver steps
 
 
 def make_analysis(
-    config: Config, dataset: Dataset | Mixture, mesh: Mesh
+    config: Config, dataset: Data, mesh: Mesh
 ) -> Callable[[dict], dict[str, float]]:
     """Return `analyse(params)`, which analyses the first validation sequence.
 

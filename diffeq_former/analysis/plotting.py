@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diffeq_former.atomic_io import atomic_file, check_new
-from diffeq_former.errors import UserError
+from diffeq_former.errors import require_extra
 
 # Line styles that are distinct in greyscale.
 STYLES = ("-o", "--s", ":^", "-.D", "-v", "--x", ":P")
@@ -30,10 +30,9 @@ def new_plot(output: str) -> Path:
 
 def require_matplotlib() -> None:
     """Select a backend without a display; raise UserError if matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError("matplotlib is missing: pip install -e '.[plot]'") from error
+    require_extra("plot", "matplotlib")
+    import matplotlib
+
     matplotlib.use("Agg")
 
 

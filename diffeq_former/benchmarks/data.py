@@ -10,7 +10,7 @@ import numpy as np
 from diffeq_former.benchmarks.timing import alternate, spread
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture
+from diffeq_former.data.mixture import Data
 from diffeq_former.data.pipeline import train_batches
 from diffeq_former.data.prepare import prepare
 from diffeq_former.inference.resolve_dataset import load_configured
@@ -34,9 +34,7 @@ def benchmark(configs: dict[str, Config], rounds: int, steps: int) -> Iterator[d
             yield {"variant": name, **_measure(config, dataset, rounds, 100 * steps)}
 
 
-def _measure(
-    config: Config, dataset: Dataset | Mixture, rounds: int, num_batches: int
-) -> dict:
+def _measure(config: Config, dataset: Data, rounds: int, num_batches: int) -> dict:
     options = {
         "batch_size": config.training.batch_size,
         "seed": config.seed,

@@ -61,6 +61,10 @@ class Mixture:
         return ", ".join(map(str, self.sources))
 
 
+# What training reads. Both have sources and weights; a dataset is its only source.
+Data = Dataset | Mixture
+
+
 def load_mixture(paths: Sequence[str | Path], weights: Sequence[float]) -> Mixture:
     """Load prepared datasets as a mixture.
 
@@ -123,7 +127,7 @@ class Interleaving(Sequence):
 class MixedRows(Sequence):
     """The training sequences of all sources, one source after the other."""
 
-    def __init__(self, dataset: Dataset | Mixture):
+    def __init__(self, dataset: Data):
         self._rows = [source.rows("train") for source in dataset.sources]
         self._ends = list(itertools.accumulate(map(len, self._rows)))
 
@@ -139,7 +143,7 @@ class MixedRows(Sequence):
         return list(itertools.pairwise([0, *self._ends]))
 
 
-def check_enough(dataset: Dataset | Mixture, batch_size: int) -> None:
+def check_enough(dataset: Data, batch_size: int) -> None:
     """Raise UserError if a source has fewer training sequences than one batch takes."""
     counts = Interleaving(dataset.weights).counts(batch_size)
     for source, count in zip(dataset.sources, counts, strict=True):
@@ -152,7 +156,7 @@ def check_enough(dataset: Dataset | Mixture, batch_size: int) -> None:
 
 
 def check_epochs(
-    dataset: Dataset | Mixture, batch_size: int, num_steps: int, max_epochs: float
+    dataset: Data, batch_size: int, num_steps: int, max_epochs: float
 ) -> None:
     """Raise UserError if a source is read more often than `max_epochs` (0: no limit).
 
@@ -183,7 +187,7 @@ def check_epochs(
         )
 
 
-def progress(dataset: Dataset | Mixture, num_sequences: int) -> dict[str, float]:
+def progress(dataset: Data, num_sequences: int) -> dict[str, float]:
     """Return for each source of a mixture its weight, its share so far, and epochs.
 
     Args:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Interleaving, MixedRows, Mixture, check_enough
+from diffeq_former.data.mixture import Data, Interleaving, MixedRows, check_enough
 from diffeq_former.data.rows import NOTHING
 from diffeq_former.errors import Interrupted, TransientError
 
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.2  # between two checks whether to stop
 
 
 def train_batches(
-    dataset: Dataset | Mixture,
+    dataset: Data,
     *,
     batch_size: int,
     seed: int,

@@ -9,8 +9,7 @@ from jax.sharding import Mesh
 
 from diffeq_former.config import Config, ModelConfig
 from diffeq_former.config.validation import validate
-from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture
+from diffeq_former.data.mixture import Data
 from diffeq_former.distributed.mesh import on_mesh
 from diffeq_former.errors import UserError
 from diffeq_former.finetuning.discretise import discrete_model, discrete_params
@@ -34,7 +33,7 @@ _FREE = {
 def complete(
     config: Config,
     workdir: Path,
-    dataset: Dataset | Mixture,
+    dataset: Data,
     overrides: Collection[str] = (),
 ) -> Config:
     """Fill in the fields that the base run `config.finetune.base` determines.
@@ -123,7 +122,7 @@ def _started_run(workdir: Path) -> Config | None:
     return run_directory.read_config(workdir) if exists else None
 
 
-def _base_model(base: Path, config: Config, dataset: Dataset | Mixture) -> ModelConfig:
+def _base_model(base: Path, config: Config, dataset: Data) -> ModelConfig:
     """Return the base's model, discretised if num_steps or adapters ask for that."""
     model = run_directory.read_config(base).model
     _check_tokens(base, model, dataset)
@@ -137,7 +136,7 @@ def _base_model(base: Path, config: Config, dataset: Dataset | Mixture) -> Model
     return discrete_model(model, num_steps or model.num_layers)
 
 
-def _check_tokens(base: Path, model: ModelConfig, dataset: Dataset | Mixture) -> None:
+def _check_tokens(base: Path, model: ModelConfig, dataset: Data) -> None:
     """Check that tokenizer and sequence length of the dataset suit the base."""
     if run_directory.tokenizer_fingerprint(base) != dataset.tokenizer_fingerprint:
         raise UserError(

@@ -1,19 +1,12 @@
-"""Requirements of lm-evaluation-harness before its import: the package, local data."""
+"""Folders that lm-evaluation-harness reads, named before it is imported."""
 
 import contextlib
-import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from diffeq_former.errors import UserError
-
-
-def check_installed() -> None:
-    """Raise UserError if the package lm_eval is missing."""
-    if importlib.util.find_spec("lm_eval") is None:
-        raise UserError("the package lm_eval is missing: pip install -e '.[harness]'")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from diffeq_former.config import Config
 from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture
+from diffeq_former.data.mixture import Data
 from diffeq_former.data.pipeline import validation_batches
 from diffeq_former.distributed.mesh import (
     batch_sharding,
@@ -60,7 +60,7 @@ class Evaluate(Protocol):
 
 def make_evaluate(
     config: Config,
-    dataset: Dataset | Mixture,
+    dataset: Data,
     mesh: Mesh,
     solver: AdaptiveSolver | None = None,
     exit_threshold: float = 0.0,

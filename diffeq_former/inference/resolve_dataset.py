@@ -4,12 +4,11 @@ from pathlib import Path
 
 from diffeq_former.config import DataConfig
 from diffeq_former.data import dataset as datasets
-from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture, load_mixture
+from diffeq_former.data.mixture import Data, load_mixture
 from diffeq_former.errors import UserError
 
 
-def load_configured(c: DataConfig) -> Dataset | Mixture:
+def load_configured(c: DataConfig) -> Data:
     """Load the dataset or the mixture of a config.
 
     Raises:
@@ -25,7 +24,7 @@ def load_configured(c: DataConfig) -> Dataset | Mixture:
     return datasets.load(c.path)
 
 
-def load_dataset(run, path: str | Path | None) -> Dataset | Mixture:
+def load_dataset(run, path: str | Path | None) -> Data:
     """Load the dataset at `path`, or that of the run, which may be a mixture.
 
     Args:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from diffeq_former.config import ModelConfig
-from diffeq_former.errors import UserError
+from diffeq_former.errors import require_extra
 
 
 class _Recipe(NamedTuple):
@@ -126,13 +126,8 @@ def _product(a, b, axes, dtypes, result_dtype) -> jax.Array:
     """Return the tensordot of arrays, each quantised first if its dtype is given."""
     if dtypes == (None, None):
         return jnp.tensordot(a, b, axes, preferred_element_type=result_dtype)
-    try:
-        import qwix
-    except ImportError:
-        raise UserError(
-            "config.model.matmul_precision: 8-bit products are made by a package that"
-            " is missing; pip install -e '.[quantized]', or set default"
-        ) from None
+    require_extra("quantized", "qwix", prefix="config.model.matmul_precision: ")
+    import qwix
 
     def quantised(x, contracted, dtype):
         kept = set(range(x.ndim)) - {axis % x.ndim for axis in contracted}

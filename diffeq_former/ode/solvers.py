@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_extra
 
 State = TypeVar("State")
 Term = Callable[[int, State], State]
@@ -117,12 +117,9 @@ def diffrax_method(name: str):
     Raises:
       UserError: If there is none, or diffrax is not installed.
     """
-    try:
-        import diffrax
-    except ImportError as error:
-        raise UserError(
-            f"solver={DIFFRAX}{name}: diffrax is missing; pip install -e '.[ode]'"
-        ) from error
+    require_extra("ode", "diffrax", prefix=f"solver={DIFFRAX}{name}: ")
+    import diffrax
+
     base = diffrax.AbstractERK
     known = {
         x.__name__: x

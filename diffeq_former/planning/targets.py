@@ -101,8 +101,9 @@ def topology_devices(target: Target) -> list[jax.Device]:
     """
     if extra := missing_extra(target):
         raise UserError(
-            f"--target={target}: its compiler is missing; pip install -e '.[{extra}]',"
-            " best in an environment of its own, or do without it: --nocompile"
+            f"--target={target}: its compiler is missing: pip install"
+            f" -c constraints.txt -e '.[{extra}]', best in an environment of its own,"
+            " or do without it: --nocompile"
         )
     os.environ.update(_ENVIRONMENT)
     os.environ.setdefault("LIBTPU_INIT_ARGS", " ".join(LIBTPU_INIT_ARGS))

@@ -9,8 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
-from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture
+from diffeq_former.data.mixture import Data
 from diffeq_former.data.pipeline import Batches, train_batches
 from diffeq_former.distributed.mesh import local_sequences, shard_batch
 from diffeq_former.distributed.multihost import AnyProcess, is_primary, run_on_all
@@ -37,7 +36,7 @@ from diffeq_former.training.writers import MetricsWriter
 def train(
     config: Config,
     workdir: Path,
-    dataset: Dataset | Mixture,
+    dataset: Data,
     mesh: Mesh,
     hooks: EvaluationHooks,
     stop: StopRequest,

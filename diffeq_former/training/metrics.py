@@ -10,8 +10,7 @@ import psutil
 from jax.sharding import Mesh
 
 from diffeq_former.config import Config
-from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture, progress
+from diffeq_former.data.mixture import Data, progress
 from diffeq_former.training.flops import flops_per_token, peak_flops
 
 GIB = 2**30
@@ -20,7 +19,7 @@ GIB = 2**30
 class Meter:
     """Measures the steps between two reports."""
 
-    def __init__(self, config: Config, dataset: Dataset | Mixture, mesh: Mesh):
+    def __init__(self, config: Config, dataset: Data, mesh: Mesh):
         self._dataset, seq_len = dataset, dataset.seq_len
         self._batch_size = config.training.batch_size
         self._tokens_per_step = self._batch_size * seq_len

@@ -13,8 +13,7 @@ from pathlib import Path
 import jax
 
 import diffeq_former
-from diffeq_former.data.dataset import Dataset
-from diffeq_former.data.mixture import Mixture
+from diffeq_former.data.mixture import Data
 from diffeq_former.errors import UserError
 
 NAME = "provenance.jsonl"
@@ -22,7 +21,7 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "num
 _SECONDS = 10  # how long git may take
 
 
-def record_start(workdir: Path, step: int, dataset: Dataset | Mixture) -> None:
+def record_start(workdir: Path, step: int, dataset: Data) -> None:
     """Append what this start of training runs on to a run's provenance.
 
     Args:

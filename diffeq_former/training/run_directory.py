@@ -18,8 +18,8 @@ from diffeq_former.atomic_io import aside, atomic_file
 from diffeq_former.config import Config, resolve
 from diffeq_former.config.dataclass_config import differences
 from diffeq_former.data import tokenizers
-from diffeq_former.data.dataset import MANIFEST, TOKENIZER, Dataset
-from diffeq_former.data.mixture import Mixture, check_enough, check_epochs
+from diffeq_former.data.dataset import MANIFEST, TOKENIZER
+from diffeq_former.data.mixture import Data, Mixture, check_enough, check_epochs
 from diffeq_former.distributed.mesh import check_model_fits
 from diffeq_former.distributed.multihost import check_same
 from diffeq_former.errors import UserError
@@ -52,9 +52,6 @@ class LoadedRun:
     def name(self) -> str:
         """The name of the folder."""
         return self.path.absolute().name
-
-
-Data = Dataset | Mixture
 
 
 def fit(config: Config, dataset: Data) -> Config:

@@ -7,7 +7,6 @@ then on, and a line on stderr says so.
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import re
 import secrets
@@ -21,7 +20,7 @@ from diffeq_former.atomic_io import atomic_file
 from diffeq_former.config import Config, TrackingConfig
 from diffeq_former.config.dataclass_config import flatten
 from diffeq_former.distributed.multihost import is_primary, run_on_all
-from diffeq_former.errors import UserError
+from diffeq_former.errors import UserError, require_extra
 from diffeq_former.json_io import read_object
 
 NAME = "tracking.json"  # identifiers by backend
@@ -42,12 +41,7 @@ class Tracker(Protocol):
 def check_installed(c: TrackingConfig) -> None:
     """Raise UserError if the library of a backend is missing in process 0."""
     for backend in c.backends if is_primary() else ():
-        found = importlib.util.find_spec(backend)
-        if found is None or found.origin is None:  # a folder wandb/ is no package
-            raise UserError(
-                f"config.tracking.backends: the package {backend} is missing: pip"
-                f" install -e '.[{backend}]'"
-            )
+        require_extra(backend, backend, prefix="config.tracking.backends: ")
 
 
 class Trackers:

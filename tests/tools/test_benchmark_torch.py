@@ -172,7 +172,7 @@ import importlib.machinery, runpy, sys
 class Installed:
     def find_spec(self, name, path=None, target=None):
         if name in {others}:
-            return importlib.machinery.ModuleSpec(name, None)
+            return importlib.machinery.ModuleSpec(name, None, origin="here")
 sys.meta_path.insert(0, Installed())
 sys.modules[{missing!r}] = None
 sys.argv = sys.argv[1:]
@@ -194,7 +194,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     )
     assert (result.returncode, result.stdout) == (2, "")
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"error: {missing} is not installed: pip install")
+    assert line.startswith(f"error: the package {missing} is missing: pip install")
 
 
 @pytest.mark.parametrize(

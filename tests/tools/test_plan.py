@@ -113,7 +113,7 @@ def test_a_missing_compiler(target, extra, refused, monkeypatch):
         lambda name: None if name in missing else find(name),
     )
     line = refused(TOOL, TINY, f"--target={target}")
-    assert line.startswith(f"--target={target}: its compiler is missing; pip install ")
+    assert line.startswith(f"--target={target}: its compiler is missing: pip install ")
     assert f"'.[plan-{extra}]'" in line and line.endswith("--nocompile")
 
 

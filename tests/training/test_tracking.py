@@ -215,8 +215,8 @@ def test_a_missing_library(config, tmp_path, monkeypatch, backend):
     command, workdir = Command(tmp_path, tracked(config, backend)), tmp_path / "run"
     assert_one_line(
         command.run(workdir),
-        f"config.tracking.backends: the package {backend} is missing: pip install -e"
-        f" '.[{backend}]'",
+        f"config.tracking.backends: the package {backend} is missing: pip install"
+        f" -c constraints.txt -e '.[{backend}]'",
     )
     assert not workdir.exists()
 

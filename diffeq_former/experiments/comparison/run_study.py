@@ -2,7 +2,8 @@
 
 First each model is trained with each combination of its searched values and one seed;
 the best has the lowest last validation loss. Then the best of each model is trained
-with several seeds and evaluated on held-out text.
+with several seeds and evaluated on held-out text. If trials are as long as these runs,
+the best ones are those of the first seed.
 """
 
 import math
@@ -125,8 +126,11 @@ def _plan_finals(
     planned = []
     for model, trial in chosen.items():
         settings = comparison.final_run_settings(model, trial)
+        as_tried = settings == comparison.trial_settings(model, trial)
         for seed in seeds:
-            run = study.named([f"finals/{model}", *trial], settings, seed)
+            tried = comparison.searches and as_tried and seed == seeds[0]
+            folder = "trials" if tried else "finals"
+            run = study.named([f"{folder}/{model}", *trial], settings, seed)
             planned.append((_row(model, trial, seed), run))
     return planned
 

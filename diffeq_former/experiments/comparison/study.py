@@ -5,7 +5,7 @@ Its get_study() returns a dict:
     baseline: the name of the model that the others are compared with.
     models: for each name, the SECTION.FIELD=VALUE that the model has beside --config.
     search: for each name, the values to try of each SECTION.FIELD; all combinations are
-      tried, and their number is the same for each model. With one, none is tried.
+      tried, and their number is the same for each model. Without it, nothing is.
     search_settings: SECTION.FIELD=VALUE of all trials, such as their number of steps.
     final_settings: the same of the runs that are compared; without it, only searches
       are, which then are those of one number.
@@ -30,14 +30,14 @@ class Comparison:
 
     baseline: str
     models: dict
-    search: dict
-    search_settings: tuple[str, ...]
+    search: dict = dataclasses.field(default_factory=dict)
+    search_settings: tuple[str, ...] = ()
     final_settings: tuple[str, ...] = ()
     only_searches: bool = False  # the file has no final_settings
 
     def trials(self, model: str) -> list[tuple[str, ...]]:
         """Return all combinations of a model's searched values."""
-        searched = self.search[model]
+        searched = self.search.get(model, {})
         return [
             tuple(f"{name}={x}" for name, x in zip(searched, values, strict=True))
             for values in itertools.product(*searched.values())
@@ -77,7 +77,7 @@ class Comparison:
         """Describe the numbers of a trial that are at an end of the searched range."""
         found = []
         for setting, (name, values) in zip(
-            trial, self.search[model].items(), strict=True
+            trial, self.search.get(model, {}).items(), strict=True
         ):
             if not is_numeric(values) or len(values) == 1:
                 continue
@@ -122,9 +122,9 @@ def _checked(values: object, config: ConfigDict) -> Comparison:
     if not isinstance(values, dict):
         kind = type(values).__name__
         raise UserError(f"get_study() returned {kind}; return a dict of the study")
-    for field in dataclasses.fields(Comparison):
-        if field.name not in values and field.default is dataclasses.MISSING:
-            raise UserError(f"get_study() returned no {field.name!r}; add it")
+    for name in ("baseline", "models"):
+        if name not in values:
+            raise UserError(f"get_study() returned no {name!r}; add it")
     only_searches = {"only_searches": "final_settings" not in values}
     comparison = build(Comparison, values | only_searches, "study")
     _check_names(comparison)
@@ -158,7 +158,7 @@ def _check_names(c: Comparison) -> None:
 
 
 def _check_search(c: Comparison) -> None:
-    for name in c.models.keys() ^ c.search.keys():
+    for name in c.models.keys() ^ c.search.keys() if c.search else ():
         where = "search: no settings of" if name in c.models else "search: no model"
         raise UserError(f"{where} {name!r}; search and models need the same names")
     for model, searched in c.search.items():
