@@ -4,8 +4,8 @@
         --config.data.path=data/books --study=configs/studies/transfer.py \
         --output=runs/transfer
 
-Each size differs from the first in one of: width D, steps L, E. The optimizer is Muon
-on banks. Another choice: --config.model.parametrization=standard.
+Each size differs from the first in one of: width D, steps L, E. Without muP:
+--config.model.parametrization=standard.
 """
 
 SIZES = {
@@ -21,9 +21,6 @@ FIRST = [
     "model.d_model=64",
     "model.num_heads=2",
     "model.time_embed_dim=16",
-    "model.solver=euler",
-    "model.time_scale=1000.0",
-    "optimizer.time_mlp_multiplier=1.0",
 ]
 LEARNING_RATES = [0.008, 0.016, 0.032, 0.064, 0.128]
 
@@ -36,6 +33,5 @@ def get_study():
         "search_settings": [
             "training.num_steps=200",
             "training.batch_size=8",
-            "optimizer.name=muon",
         ],
     }
