@@ -31,7 +31,9 @@ def get_config():
     config.model.remat = "dots"  # on a CPU a quarter faster than "none"
     config.model.parametrization = "mup"
     config.optimizer.name = "weight_space_muon"
-    config.optimizer.learning_rate = 0.032
+    config.optimizer.learning_rate = 0.016
+    config.optimizer.schedule = "linear"
+    config.optimizer.final_fraction = 0.0
     config.optimizer.time_mlp_multiplier = 0.03  # faster, u(t) becomes one for all t
     config.training.num_steps = 2000
     config.training.batch_size = 16  # 2,048 tokens per step, 4.1M in all

@@ -2,7 +2,6 @@
 
     python tools/experiment.py comparison --config=configs/small.py \
         --config.data.path=data/books --study=configs/studies/depths.py \
-        --config.model.d_model=64 --config.model.num_heads=2 \
         --held_out=data/held-out --num_seeds=3 --num_parallel=2 --output=runs/depths
     python tools/evaluate.py --num_steps=4,5,6,7,8,10,12,14,16,32 \
         --workdir='runs/depths/finals/sampled,seed=0'
@@ -15,9 +14,9 @@ PLAIN = ["model.weights=layer_table", "optimizer.name=muon"]
 
 
 def get_study():
-    models = {f"{n} steps": [f"model.num_layers={n}"] for n in (8, 4, 6)}
-    models = {"sampled": [SAMPLED]} | models
-    models |= {"plain 8 steps": PLAIN, "plain sampled": [*PLAIN, SAMPLED]}
+    models = {"sampled": [SAMPLED], "plain sampled": [*PLAIN, SAMPLED]}
+    models |= {f"{n} steps": [f"model.num_layers={n}"] for n in (8, 4, 6)}
+    models |= {"plain 8 steps": PLAIN}
     return {
         "baseline": "8 steps",
         "models": models,

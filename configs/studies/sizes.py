@@ -1,4 +1,4 @@
-"""A hypernetwork and plain transformers at one size, by Muon.
+"""A hypernetwork and a plain transformer at one size, each at its best learning rate.
 
     python tools/experiment.py comparison --config=configs/small.py \
         --config.data.path=data/books --study=configs/studies/sizes.py \
@@ -7,29 +7,20 @@
     python tools/plot.py trend --comparison=runs/width-64 --comparison=runs/width-128 \
         --comparison=runs/width-256 --output=docs/trend.png
 
-The learning rate is the best of each in learning_rates.py, which searches at width 64;
-muP keeps it right for all sizes.
+Trials are as long as the runs that are compared.
 """
 
-MUON = ["optimizer.name=muon", "optimizer.learning_rate=0.032"]
-WEIGHT_SPACE = [
-    "optimizer.name=weight_space_muon",
-    "optimizer.learning_rate=0.032",
-    "optimizer.time_mlp_multiplier=0.03",
-    "model.time_scale=30.0",
-]
-PLAIN, HYPERNETWORK = "model.weights=layer_table", "model.weights=hypernetwork"
-EULER, LIE_TROTTER = "model.solver=euler", "model.solver=lie_trotter"
+LEARNING_RATES = {"optimizer.learning_rate": [0.008, 0.016, 0.032, 0.064]}
 
 
 def get_study():
     models = {
-        "plain muon": [PLAIN, LIE_TROTTER, *MUON],
-        "parallel muon": [PLAIN, EULER, *MUON],
-        "hypernetwork weight_space_muon": [HYPERNETWORK, LIE_TROTTER, *WEIGHT_SPACE],
+        "plain": ["model.weights=layer_table", "optimizer.name=muon"],
+        "hypernetwork": [],
     }
     return {
-        "baseline": "plain muon",
+        "baseline": "plain",
         "models": models,
+        "search": {name: LEARNING_RATES for name in models},
         "final_settings": [],
     }

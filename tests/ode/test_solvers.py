@@ -1,10 +1,12 @@
 """Orders of convergence by slope, in float64, against closed forms."""
 
 import functools
+import sys
 
 import numpy as np
 import pytest
 
+from diffeq_former.errors import UserError
 from diffeq_former.ode import reversible
 from diffeq_former.ode.solvers import SOLVERS, RungeKutta, Splitting, get_solver
 
@@ -101,6 +103,13 @@ def test_methods_of_diffrax_have_their_order(name):
     solver = get_solver(f"diffrax:{name}")
     excess = slope(solver, "logistic", plain) - solver.order
     assert -0.15 < excess < 0.35
+
+
+def test_without_diffrax(monkeypatch):
+    monkeypatch.setitem(sys.modules, "diffrax", None)
+    expected = r"^solver=diffrax:Tsit5: the package diffrax is missing: .*\[ode\]'$"
+    with pytest.raises(UserError, match=expected):
+        get_solver("diffrax:Tsit5")
 
 
 def test_methods_of_diffrax_have_no_stage_that_is_not_used():
