@@ -116,7 +116,8 @@ def depth(output: str, metrics: list[str]) -> None:
                 known = [p for p in points if x in p]
                 xs, ys = ([p[key] for p in known] for key in (x, "perplexity"))
                 axes.plot(xs, ys, style, label=Path(name).stem)
-        left.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
+        left.set(xlabel="solver steps", ylabel="perplexity")
+        plotting.logarithmic_y(left)
         right.set(xlabel="FLOPs per token, forward")
         for axes in (left, right):
             axes.grid(alpha=0.3, which="both")

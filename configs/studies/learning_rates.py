@@ -4,8 +4,8 @@
         --config.data.path=data/books --study=configs/studies/learning_rates.py \
         --num_parallel=2 --output=runs/learning_rates
 
-At half the width of --config; muP transfers them. sizes.py compares models with them,
-after speed_of_u.py has found another one for what computes u(t).
+At half the width of --config, in a third of its steps: which optimizer, and which order
+of the terms. sizes.py and adamw.py search at full length.
 """
 
 LEARNING_RATES = {"optimizer.learning_rate": [0.016, 0.032, 0.064]}

@@ -4,7 +4,7 @@
         --config.data.path=data/books --study=configs/studies/speed_of_u.py \
         --num_parallel=2 --output=runs/speed_of_u
 
-At half the width of --config and the best learning rate of learning_rates.py.
+At half the width of --config.
 """
 
 SOLVERS = ("euler", "lie_trotter")

@@ -58,6 +58,15 @@ def saved_figure(
         pyplot.close(figure)
 
 
+def logarithmic_y(axes) -> None:
+    """Make the y axis logarithmic, with plain numbers on it: 60, not 6 x 10^1."""
+    from matplotlib import ticker
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(ticker.LogFormatter())
+    axes.yaxis.set_minor_formatter(ticker.LogFormatter())
+
+
 def integer_ticks(*axes) -> None:
     """Put the ticks of these x or y axes at integers, even if there is only one."""
     for axis in axes:

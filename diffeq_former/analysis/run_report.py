@@ -94,7 +94,8 @@ def depth_curve(config: Config, evaluate, seq_len: int, folder: Path) -> str:
         with plotting.saved_figure(picture) as axes:
             steps = [row["steps"] for row in rows]
             axes.plot(steps, [row["perplexity"] for row in rows], plotting.STYLES[0])
-            axes.set(xlabel="solver steps", ylabel="perplexity", yscale="log")
+            axes.set(xlabel="solver steps", ylabel="perplexity")
+            plotting.logarithmic_y(axes)
             axes.grid(alpha=0.3, which="both")
         body += pages.picture(picture)
     return body

@@ -39,4 +39,4 @@ def plot_perplexities(
     """As `plot_losses`, the exponentials of the values on a logarithmic axis."""
     perplexities = [row | {key: [math.exp(x) for x in row[key]]} for row in rows]
     plot_losses(axes, perplexities, key, label)
-    axes.set_yscale("log")
+    plotting.logarithmic_y(axes)
