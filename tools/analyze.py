@@ -26,7 +26,7 @@ training.
 for each run, so that the same command resumes an interrupted study, and a folder
 report. Each line on stdout is a JSON object of metrics. The weights of a run are
 generated on its mesh, as in training: --config.mesh.data=1 --config.mesh.fsdp=-1;
-everything else runs on one device. Requires matplotlib: pip install -e '.[plot]'.
+everything else runs on one device. Requires the extra plot.
 """
 
 import inspect

@@ -9,18 +9,17 @@ Each line on stdout is one JSON object: workdir, num_steps, task, num_fewshot, s
 and the metrics of the task with their standard errors; parts of a group name it.
 --tasks takes the tasks, groups and tags of the installed harness and of the YAML files
 in --include_path; by default the paper's eleven (C.7). --output draws accuracies with
-standard errors (needs matplotlib: pip install -e '.[plot]'), with --paper beside those
-of the paper (figures 9 to 12).
+standard errors (with the extra plot), with --paper beside those of the paper (figures 9
+to 12).
 
 The data of the tasks are loaded from the Hugging Face hub. Without network access, pass
 --task_data, a folder of datasets laid out as on the hub: for example, its subfolder
 allenai/ai2_arc contains parquet, JSON or CSV files named after their splits and, if a
 task uses a dataset configuration, the README.md that assigns files to configurations.
 
-Requires the package lm_eval: pip install -e '.[harness]'. The mesh is that of the run;
-if it does not fit the devices, choose another one as in training: --config.mesh.data=1
---config.mesh.fsdp=-1. With several processes, started as in training, only the first
-one prints.
+Requires the extra harness. The mesh is that of the run; if it does not fit the devices,
+choose another one as in training: --config.mesh.data=1 --config.mesh.fsdp=-1. With
+several processes, started as in training, only the first one prints.
 """
 
 import itertools

@@ -31,7 +31,7 @@ the sizes: training_flops, held_out_loss and its standard deviation, the differe
 the baseline and its interval; and the slopes of losses and differences per factor of
 10 in FLOPs.
 
-Each line on stdout is one JSON object. Needs matplotlib: pip install -e '.[plot]'.
+Each line on stdout is one JSON object. Requires the extra plot.
 """
 
 import json

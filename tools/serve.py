@@ -11,7 +11,7 @@ is another address. With --api_key, or the environment variable DIFFEQ_FORMER_AP
 which other users of the machine cannot see, clients need that key. With
 --cors_origin=https://example.org, web pages of that origin may use the server. Ctrl-C
 and SIGTERM stop the server after the requests in progress. See docs/serving.md.
-Requires starlette, uvicorn, pydantic and jinja2: pip install -e '.[serve]'.
+Requires the extra serve.
 
 With --num_steps and --solver, other solver steps than in training are taken. The mesh
 is that of the run; if it does not fit the devices, choose another one as in
