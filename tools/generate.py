@@ -12,8 +12,7 @@ Special tokens in prompts, such as <|im_end|>, are read as text, and with
 it.
 
 With --chat, each prompt is the message of a user, formatted with the chat template of
-the model's tokenizer, and only the reply is printed. Requires the extra
-serve.
+the model's tokenizer, and only the reply is printed. Requires the extra serve.
 
 With --num_steps and --solver, other solver steps than in training are taken. With
 --rtol, they adapt to the prompts, by the error that the solver (heun, midpoint, or one
