@@ -99,15 +99,18 @@ class Batch:
     def warm_up(self) -> None:
         """Compile the programs of all sizes that `step` can call."""
         self._allocate()
-        lengths, numbers = range(1, self._length + 1), range(1, self._num_slots + 1)
-        for C in sorted(set(map(buckets.chunk, lengths))):
-            sizes = {self._num_reading(n, C) for n in numbers}
-            views = {self._view_length(start + C) for start in range(self._length)}
-            for B, S in itertools.product(sorted(sizes), sorted(views)):
-                self._call_read([], B, C, S)
+        lengths = range(1, self._length + 1)
+        numbers = range(1, self._num_slots + 1)
+        reads = {
+            (self._num_reading(n, C), C, self._view_length(k + C))
+            for C in set(map(buckets.chunk, lengths))
+            for n in (1, self._num_slots)
+            for k in range(self._length)
+        }
+        for B, C, S in sorted(reads):
+            self._call_read([], B, C, S)
         sizes = set(map(self._num_decoding, numbers))
-        views = set(map(self._view_length, lengths))
-        for B, S in itertools.product(sorted(sizes), sorted(views)):
+        for B, S in itertools.product(sizes, set(map(self._view_length, lengths))):
             self._call_decode([], B, S)
         jax.block_until_ready(self._caches)
 
@@ -138,9 +141,10 @@ class Batch:
         """Return how many sequences one call reads, each of which has a chunk of C."""
         if self._most_read is None:
             return self._num_slots
+        if num_unread <= self._shards:
+            return self._shards
         most = buckets.batch_size(max(1, self._most_read // C), self._shards)
-        wanted = buckets.batch_size(num_unread, self._shards)
-        return min(wanted, most, self._num_slots)
+        return min(most, self._num_slots)
 
     def _num_decoding(self, num_sequences: int) -> int:
         """Return of how many sequences one call decodes tokens."""
