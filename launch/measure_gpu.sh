@@ -51,14 +51,14 @@ beside=()
 llama=(--config="$configs/llama1b.py" --config.training.batch_size=8
     --config.training.per_device_batch_size=4 "${changes[@]}")
 measure llama1b_plan 20 plan.py "${llama[@]}" --target="gpu:$kind:1x1" --nocompile
-measure llama1b 140 benchmark.py train "${llama[@]}" --rounds=2 --steps=10
-measure gpt_small 120 benchmark.py train --config="$configs/gpt_small.py" \
+measure llama1b 60 benchmark.py train "${llama[@]}" --rounds=2 --steps=10
+measure gpt_small 150 benchmark.py train --config="$configs/gpt_small.py" \
     --config.training.batch_size=32 "${changes[@]}" --variant="$plain" \
     --variant="$per_step" --rounds=3 "${beside[@]}"
-measure gpt_medium 100 benchmark.py train --config="$configs/gpt_medium.py" \
+measure gpt_medium 60 benchmark.py train --config="$configs/gpt_medium.py" \
     --config.training.batch_size=32 --config.training.per_device_batch_size=16 \
     "${changes[@]}" --variant="$plain" --rounds=3
-measure decode 60 benchmark.py decode --config="$configs/gpt_small.py" "${changes[@]}" \
+measure decode 150 benchmark.py decode --config="$configs/gpt_small.py" "${changes[@]}" \
     --rounds=3
 measure demo 80 demo.py --folder="$folder/demo"
 measure speculation 60 benchmark.py speculation --workdir="$folder/demo/runs/demo" \
