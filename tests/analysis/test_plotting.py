@@ -35,7 +35,9 @@ def test_only_new_png_files_are_taken(tmp_path, name, problem):
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"matplotlib is missing: .*'\.\[plot\]'$"):
+    with pytest.raises(
+        UserError, match=r"matplotlib is missing: pip install .* -e '\.\[plot\]'"
+    ):
         plotting.new_plot(str(tmp_path / "a.png"))
 
 

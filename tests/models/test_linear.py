@@ -127,5 +127,5 @@ def test_training_converges_in_bfloat16(block):
 def test_a_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "qwix", None)
     c = dataclasses.replace(TINY, matmul_precision="int8")
-    with pytest.raises(UserError, match=r"matmul_precision: .*qwix.*\[quantized\]"):
+    with pytest.raises(UserError, match=r"config.model.matmul_precision: .*quantized"):
         results(c, *case((16, 48), 1, jnp.float32), 1)

@@ -166,8 +166,8 @@ def test_without_the_extra(refused, trained, monkeypatch):
     monkeypatch.delitem(sys.modules, "diffeq_former.inference.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     line = refused(TOOL, f"--workdir={trained.workdir}")
-    assert line.startswith("the package uvicorn is missing: pip install ")
-    assert line.endswith(" '.[serve]'")
+    advice = "pip install -c constraints.txt -e '.[serve]'"
+    assert line == f"the package uvicorn is missing: {advice}"
 
 
 @pytest.mark.parametrize(
