@@ -57,9 +57,9 @@ on each claim.
 means and ranges. --num_parallel trains several runs at the same time, each on its own
 equal share of the cores; the messages of each are then in a .log file beside its
 folder. --output gets a folder for each run, figures.jsonl with what is printed, and a
-plot (with the extra plot); of the paper, folders runs and page;
-of a comparison, the runs are in trials and finals. Runs resume where they stand when
-the same command is given again.
+plot (with the extra plot); of the paper, folders runs and page; of a comparison, the
+runs are in trials and finals. Runs resume where they stand when the same command is
+given again.
 """
 
 import sys

@@ -10,8 +10,7 @@ provenance, training curves and samples; one without a dataset needs --data for 
 perplexity. Stdout has one JSON object: output and sections.
 
 The mesh is the run's own; if it does not suit the devices, set another as in training:
---config.mesh.data=1 --config.mesh.fsdp=-1. Requires the extra
-plot.
+--config.mesh.data=1 --config.mesh.fsdp=-1. Requires the extra plot.
 """
 
 import sys

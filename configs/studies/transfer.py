@@ -17,11 +17,7 @@ SIZES = {
     "E 96": ["model.time_embed_dim=96"],
     "D 256": ["model.d_model=256", "model.num_heads=8"],
 }
-FIRST = [
-    "model.d_model=64",
-    "model.num_heads=2",
-    "model.time_embed_dim=16",
-]
+FIRST = ["model.d_model=64", "model.num_heads=2", "model.time_embed_dim=16"]
 LEARNING_RATES = [0.008, 0.016, 0.032, 0.064, 0.128]
 
 
@@ -30,8 +26,5 @@ def get_study():
         "baseline": next(iter(SIZES)),
         "models": {name: [*FIRST, *changes] for name, changes in SIZES.items()},
         "search": {name: {"optimizer.learning_rate": LEARNING_RATES} for name in SIZES},
-        "search_settings": [
-            "training.num_steps=200",
-            "training.batch_size=8",
-        ],
+        "search_settings": ["training.num_steps=200", "training.batch_size=8"],
     }
